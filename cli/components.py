@@ -100,7 +100,7 @@ def _sections(
     cls: type[Any],
     above: tuple[type[Any], ...] = (),
 ) -> Iterator[Section]:
-    """Yields the class, then its options with options of their own, by path and only once."""
+    """Yield the sections of a class and of its nested option classes, by path and only once."""
     yield _section(kind, name, package, cls)
     for option, nested in nested_options(cls):
         if nested not in (cls, *above):

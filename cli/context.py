@@ -1,4 +1,4 @@
-"""Click's context object: the clusters, clocks and nodes that commands use."""
+"""Click's context object: the connections, clocks and services that commands use."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ SESSION_SECONDS = 4.0
 PATIENCE_SECONDS = 1.0
 
 Names = Mapping[str, Sequence[str]]
-"""Kind (``flow``, ``node``, ``task``) -> names."""
+"""Names for completion by kind (``flow``, ``node``, ``task``)."""
 
 
 def connect(hosts: str) -> Store:
-    """Gives up after ``CONNECT_SECONDS``, or ``SESSION_SECONDS`` later during an attempt."""
+    """Connect to ZooKeeper. Gives up after ``CONNECT_SECONDS``, or ``SESSION_SECONDS`` later during
+    an attempt."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own error explains it better
@@ -54,7 +55,8 @@ def connect(hosts: str) -> Store:
 
 
 def open_site(site: Site) -> Store:
-    """Waits as long as the inventory says. Raises ``UnavailableError`` and ``UserError``."""
+    """Connect to a site within the inventory's timeout. Raises ``UnavailableError`` and
+    ``UserError``."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -65,7 +67,7 @@ def open_site(site: Site) -> Store:
 
 
 def _who() -> str:
-    """The author of changes: in a secured cluster the name in the certificate."""
+    """Return the author of changes: in a secured cluster the name in the certificate."""
     own = credentials.load(*PEOPLE)
     return str(own.identity) if own else f"{getpass.getuser()}@{socket.gethostname()}"
 
@@ -81,7 +83,7 @@ def read_names(store: Store) -> Names:
 
 
 class Lookup:
-    """Reads in the background; ``known``: the last names read."""
+    """Reads names for completion in the background; ``known`` has the last ones."""
 
     def __init__(self, ask: Callable[[], Names]) -> None:
         self.known: Names = {}
@@ -89,7 +91,7 @@ class Lookup:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Starts reading again, unless a read is under way."""
+        """Start reading in the background, unless a read is under way."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="names", daemon=True)
             self._thread.start()
@@ -114,7 +116,8 @@ class ConnectionPool:
         self._lock = threading.Lock()
 
     def store(self, hosts: str) -> Store:
-        """Thread-safe. Raises ``UnavailableError``."""
+        """Return the connection to a cluster, opened on first use. Thread-safe. Raises
+        ``UnavailableError``."""
         with self._lock:
             if hosts not in self._stores:
                 self._stores[hosts] = self._connect(hosts)
@@ -132,8 +135,8 @@ class ConnectionPool:
 
 @dataclass(frozen=True)
 class CliContext:
-    """``clock``: seconds since the epoch; ``monotonic``: seconds. The shell keeps the connection of
-    ``connect``, never one of ``open_site``."""
+    """The services that commands use. ``clock``: seconds since the epoch; ``monotonic``: seconds.
+    The shell keeps connections made by ``connect``, not those by ``open_site``."""
 
     connect: Callable[[str], Store] = connect
     ask: Ask = ask_worker
@@ -151,7 +154,7 @@ class CliContext:
 
     @contextmanager
     def store(self, hosts: str) -> Iterator[Store]:
-        """An open store; closed afterwards unless connections are kept."""
+        """Yield an open store; close it afterwards unless connections are kept."""
         if self.pool is not None:
             yield self.pool.store(hosts)
             return
@@ -163,7 +166,7 @@ class CliContext:
             self.pool.lookup(hosts).start()
 
     def names(self, hosts: str) -> Names:
-        """Names for completion: at once if connections are kept, else after a second at most."""
+        """Return names for completion: at once if connections are kept, else within a second."""
         if self.pool is not None:
             return self.pool.lookup(hosts).known
 
@@ -179,8 +182,8 @@ class CliContext:
         return Operator(store, author=self.who(), reason=reason, now=self.clock())
 
     def wait_for(self, missing: Callable[[], Sequence[str]], timeout_seconds: float) -> None:
-        """Waits until ``missing()`` is empty, and reports changes on a terminal. After the timeout
-        prints the missing parts and exits with code 1."""
+        """Wait until ``missing()`` is empty, and report changes on a terminal. After the timeout
+        print the missing parts and exit with code 1."""
         still = conditions.wait_for(
             missing,
             timeout_seconds=timeout_seconds,
@@ -202,7 +205,7 @@ def _tell(missing: Sequence[str]) -> None:
 
 
 def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Callable[P, R]:
-    """Adds ``--zk``; the command gets the context and an open store, closed afterwards."""
+    """Add ``--zk`` to a command; it gets the context and an open store, closed afterwards."""
 
     @zk_option
     @functools.wraps(command)
@@ -216,7 +219,7 @@ def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Calla
 
 
 def with_operator(command: Callable[Concatenate[CliContext, Operator, P], R]) -> Callable[P, R]:
-    """As ``with_store``, for a command that changes the cluster: adds ``--reason`` too."""
+    """Add ``--zk`` and ``--reason``; the command gets the context and an operator."""
 
     @reason_option
     @with_store

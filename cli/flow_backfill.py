@@ -19,7 +19,7 @@ from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 
 DISCOVERED = "*@*"
-"""All partitions of a flow but journals."""
+"""Pattern of all partitions of a flow except journals."""
 
 
 @click.command()

@@ -69,14 +69,14 @@ class _DeadLetters:
 
     @property
     def unfinished(self) -> list[str]:
-        """Replay flows that have not read all of their dead letters."""
+        """The replay flows that have not read all of their dead letters."""
         return sorted(
             flow for flow, listed in self.of.current.items() if listed not in self.replays.done
         )
 
 
 def with_choice(command: Callable[P, R]) -> Callable[P, R]:
-    """Adds the options that select dead letters; the command gets them as ``choice``."""
+    """Add the options that select dead letters; the command gets them as ``choice``."""
 
     @click.option("--dead-reason", default="", metavar="TEXT", help="Only with this in the reason.")
     @click.option(
@@ -347,7 +347,7 @@ def _tell_left_out(listing: Listing) -> None:
 
 
 def _tell_of_others(listing: Listing, letters: DeadLettersOf) -> None:
-    """Warns that other sinks may get an event twice: a sink's dead letters may be in them."""
+    """Warn that other sinks may get events again that are dead letters of one sink."""
     refused = sum(letters for origin, letters in listing.places.items() if "sinks[" in origin)
     if refused and len(parse_flow(letters.text).leaves) > 1:
         warn(

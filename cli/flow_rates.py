@@ -69,7 +69,7 @@ def _rate(text: str) -> float | None:
 
 
 def _else(row: CounterRow) -> str:
-    """Formats nonzero counters besides events and bytes, and why the source is held."""
+    """Format nonzero counters except events and bytes, and why the source is held."""
     shown = row.counters.items()
     rest = {key: n for key, n in shown if key not in ("events", "bytes", "held_seconds_total")}
     cells = [f"{key} {number}" for key, number in sorted(rest.items()) if number]

@@ -42,7 +42,8 @@ class Chosen:
             raise UserError("--if-revision goes with one flow")
 
     def flows(self, store: Store) -> list[str]:
-        """Leaves out flows that are being deleted; keeps unreadable ones, to report them."""
+        """Return the chosen flows: not those being deleted, but unreadable ones, to report them.
+        Raises UserError."""
         if self.names:
             return list(dict.fromkeys(self.names))
         labels = given(self.labels, "a label").items()

@@ -120,7 +120,7 @@ def _require_journals(spec: FlowSpec) -> None:
 
 
 def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
-    """Yields differences from the cluster, since not all events are read."""
+    """Yield possible differences from the cluster's results, since not all events are read."""
     if servers > most:
         yield f"{servers} servers have events of the flow; only {most} of them are read"
     partial = [

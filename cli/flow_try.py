@@ -96,7 +96,7 @@ def try_(
 
 
 def moment(text: str | None) -> int | None:
-    """Microseconds since 1970. Raises UserError."""
+    """Return a time as microseconds since 1970; None for None. Raises UserError."""
     if text is None:
         return None
     try:
@@ -107,7 +107,7 @@ def moment(text: str | None) -> int | None:
 
 @contextlib.contextmanager
 def quiet_end(spark: LocalSpark) -> Iterator[None]:
-    """Ends without a traceback on a broken pipe or Ctrl-C."""
+    """End without a traceback on a broken pipe or Ctrl-C; stop Spark."""
     try:
         yield
     except BrokenPipeError:
@@ -119,12 +119,12 @@ def quiet_end(spark: LocalSpark) -> Iterator[None]:
 
 
 def _write_no_more() -> None:
-    """Discards buffered output, without an error from Python at exit."""
+    """Discard buffered output, without an error from Python at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write(content: memoryview) -> None:
-    """Raises BrokenPipeError, UnavailableError."""
+    """Write to standard output. Raises BrokenPipeError, UnavailableError."""
     try:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -136,7 +136,8 @@ def write(content: memoryview) -> None:
 
 
 def end_of(output: Output, spec: FlowSpec) -> str | None:
-    """The sink or the dead letters that the events came out at."""
+    """Return where the events ended: the dead letters of a filter or sink, or a branch. None at the
+    end of a flow without branches."""
     if output.failed:
         return f"dead letter of {output.failed}"
     return output.branch if spec.branches else None

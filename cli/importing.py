@@ -15,7 +15,7 @@ OWN = {
     "flume-ng": ("flumeng-flume", "Import agents of Flume 1.x"),
     "flume-og": ("flumeng-flume", "Import nodes of Flume 0.9"),
 }
-"""Importers of this project: distribution, and help where that is not installed."""
+"""This project's importers: the package that has each, and a help text when it is missing."""
 
 
 def _installed() -> Mapping[str, EntryPoint]:
@@ -23,7 +23,7 @@ def _installed() -> Mapping[str, EntryPoint]:
 
 
 class Importers(CommandGroup):
-    """Lists installed importers (``installed``: command -> entry point) and missing own ones."""
+    """The importers: installed ones (``installed``: entry point by name) and missing own ones."""
 
     def __init__(
         self,

@@ -58,8 +58,8 @@ def promote(
 
 
 def _given_up(context: CliContext, store: Store, change: replicas.Change, to: str) -> str:
-    """Describes the events that the replica of ``to`` lacks. Raises UserError and ConflictError
-    when a lost record should begin with another replica."""
+    """Describe the events that the replica on ``to`` lacks. When the journal's record is lost,
+    raises UserError if there is no such replica, ConflictError if another one has more events."""
     ends = journals.reached(store, context.replicas, change.name)
     end = ends.get(to)
     if change.before is None:
@@ -147,7 +147,7 @@ def drop_replica(
 @dataclass(frozen=True)
 class LeftToOthers:
     """The outcome for a damaged replica. ``in_sync``: live nodes with its events; ``leads``: the
-    new primary; ``set_aside``: the path where it is kept."""
+    new primary, if any; ``set_aside``: the path where the replica is kept."""
 
     in_sync: tuple[str, ...]
     leads: str | None
@@ -165,9 +165,9 @@ class LeftToOthers:
 
 
 def leave_to_others(context: CliContext, store: Store, directory: Path) -> LeftToOthers | None:
-    """Makes an in-sync replica the primary and sets the damaged one aside; None when no other has
-    its events. A journal begun on this host stays in place: its node reads there where the flow's
-    sources go on. Raises UserError when a process has it open, and as ``others_in_sync``."""
+    """Make an in-sync replica the primary and set the damaged one aside; None when no other has its
+    events. A journal begun on this host stays in place: its node reads there where the flow's
+    sources continue. Raises UserError when a process has it open, or like ``others_in_sync``."""
     from flumeng.journal.log import directory as directories  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log import replica  # noqa: PLC0415  loads pyarrow
 

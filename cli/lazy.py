@@ -36,7 +36,7 @@ def exit_code(error: FlumengError) -> int:
 
 
 def first_sentence(text: str) -> str:
-    """The text up to the first full stop that ends a line or precedes a space."""
+    """Return the first sentence: up to a full stop before a space, or the first paragraph."""
     paragraph = " ".join(text.split("\n\n", 1)[0].split())
     end = paragraph.find(". ")
     return paragraph if end < 0 else paragraph[: end + 1]
@@ -44,14 +44,14 @@ def first_sentence(text: str) -> str:
 
 @dataclass(frozen=True)
 class Lazy:
-    """The place of a command (``"module:attribute"``) and its one-line help."""
+    """The module and name of a command (``"module:attribute"``), and its one-line help."""
 
     target: str
     help: str
 
 
 class CommandGroup(click.Group):
-    """A group with own and lazy commands; its help has the first sentence of each."""
+    """A group whose commands may be imported when used; its help has the first sentence of each."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy] = {}, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -80,7 +80,7 @@ def timeout_option(seconds: float) -> Callable[[F], F]:
 
 
 class Address(click.ParamType[str]):
-    """``host:port`` to listen on."""
+    """The type of an option: ``host:port`` to listen on."""
 
     name = "address"
 
@@ -103,7 +103,7 @@ metrics_option = click.option(
 
 
 def given(texts: Sequence[str], noun: str) -> dict[str, str]:
-    """Parses ``KEY=VALUE`` words. Raises ``UserError``, which names the noun, for other words."""
+    """Parse ``KEY=VALUE`` words. Raises ``UserError`` with the noun for other words."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -114,7 +114,7 @@ def given(texts: Sequence[str], noun: str) -> dict[str, str]:
 
 
 def changes(texts: Sequence[str], noun: str) -> tuple[dict[str, str], list[str]]:
-    """Returns pairs to set, and keys that ``KEY-`` removes. Raises ``UserError``."""
+    """Return the pairs to set, and the keys to remove, written ``KEY-``. Raises ``UserError``."""
     taken = [text[:-1] for text in texts if "=" not in text and text.endswith("-")]
     pairs = given([text for text in texts if text[:-1] not in taken], noun)
     both = sorted({*taken} & {*pairs})

@@ -18,12 +18,12 @@ R = TypeVar("R")
 
 
 def show_json(value: Any) -> None:
-    """Dataclasses become objects with their fields as keys."""
+    """Print a value as JSON; dataclasses become objects."""
     click.echo(json.dumps(value, default=dataclasses.asdict, indent=2))
 
 
 def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """In a pipe the first line has the headers, and cells have no tabs and line breaks."""
+    """Print a table; in a pipe as tab-separated lines, the headers first."""
     if sys.stdout.isatty():
         from rich.console import Console  # noqa: PLC0415  slow to load, and only for people
 
@@ -64,13 +64,13 @@ def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 
 def count(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
+    """Return a number with its noun: ``1 node``, ``2 nodes``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 @contextmanager
 def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; the result is called with the number of newly done parts."""
+    """Show a progress bar on a terminal; call the result with the number of newly done parts."""
     if not sys.stderr.isatty():
         yield lambda _more: None
         return
@@ -80,8 +80,8 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def moving_progress(label: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A progress bar whose total may grow; None without a terminal. The result is called with the
-    noun, the number done, and the total."""
+    """Show a progress bar whose total may grow; yield None without a terminal. Call the result with
+    the noun, the number done, and the total."""
     if not sys.stderr.isatty():
         yield None
         return

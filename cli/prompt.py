@@ -41,7 +41,7 @@ class TreeCompleter(Completer):
 
 
 def ask(root: click.Command, context: CliContext) -> Iterator[str]:
-    """Yields lines until end of input. Ctrl-C drops the line that is being typed."""
+    """Yield lines until end of input. Ctrl-C discards the line that is being typed."""
     prompt: PromptSession[str] = PromptSession(
         "flumeng> ",
         history=history(),
@@ -59,7 +59,7 @@ def ask(root: click.Command, context: CliContext) -> Iterator[str]:
 
 
 def history() -> History:
-    """History in a file of the user's, or in memory when the home directory is read-only."""
+    """Return the history in the user's file, or in memory when the home directory is read-only."""
     path = Path(click.get_app_dir("flumeng")) / "history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

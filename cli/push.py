@@ -264,7 +264,7 @@ def _plan(
 
 
 def _keep(path: Path, made: PushPlan) -> None:
-    """Readable for its owner only: texts of flows may be confidential."""
+    """Write a plan to a file for its owner only: texts of flows may be confidential."""
     try:
         path.touch(mode=0o600)
         if path.is_file():  # it may have been there, and open to others
@@ -275,7 +275,7 @@ def _keep(path: Path, made: PushPlan) -> None:
 
 
 def _as_kept(context: CliContext, inventory: Inventory, path: Path) -> PushPlan:
-    """The present plan; ``ConflictError`` when it is not the kept one."""
+    """Plan a kept plan again and return the result. Raises ``ConflictError`` when they differ."""
     try:
         document: Any = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -319,7 +319,7 @@ def _ask(made: PushPlan, question: str, *, yes: bool, as_json: bool) -> None:
 
 
 def _openings(context: CliContext, inventory: Inventory, outcome: Outcome) -> dict[str, str]:
-    """Site -> the time when its window opens, on its own clock."""
+    """Return when the window of each waiting site opens, in the site's time zone."""
     moment = datetime.fromtimestamp(context.clock(), UTC)
     opens, opening_times = {}, dict[tuple[str, str], datetime | None]()
     for name in outcome.shut:

@@ -58,7 +58,7 @@ def show_plan(plan: PushPlan) -> None:
 
 
 def _title(names: Sequence[str]) -> str:
-    """``site dub:``, or ``sites dub, fra, nyc (3):`` for sites that are alike."""
+    """Return a heading: ``site dub:``, or ``sites dub, fra, nyc (3):`` for equal plans."""
     if len(names) == 1:
         return f"site {names[0]}:"
     more = ", ..." if len(names) > MOST_NAMES else ""
@@ -128,7 +128,7 @@ def _differences(sign: str, key: str, before: str | None, after: str | None) -> 
 
 
 def show_outcome(outcome: Outcome, opens: Mapping[str, str]) -> None:
-    """Shows the outcome of each site; ``opens``: when shut windows open."""
+    """Show the outcome of each site; ``opens`` tells when shut windows open."""
     rows = [
         *((name, "done", "") for name in outcome.done),
         *((name, "nothing to do", "") for name in outcome.skipped),

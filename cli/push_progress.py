@@ -61,7 +61,7 @@ def carry_out(
     waves: tuple[Wave, ...],
     manner: Manner,
 ) -> Outcome:
-    """Ctrl-C completes the sites under way; a second one leaves at once."""
+    """Carry out a push. Ctrl-C completes the sites in progress; a second one exits at once."""
     with _reported(context) as report:
         execution = Execution(inventory, plan, waves, manner, world(context), report)
         with _stopped_by_signals(execution):

@@ -119,7 +119,7 @@ def _show_flows(rows: Sequence[SiteStatus]) -> None:
 
 
 def _cell(cell: FlowCell | None) -> str:
-    """``3``, or ``3 (drift, suspended)``; empty for a flow that should not be there."""
+    """Return ``3``, or ``3 (drift, suspended)``; empty for a flow that should not be there."""
     if cell is None:
         return ""
     marks = [*cell.marks, *([cell.state] if cell.state not in ("", "running") else [])]

@@ -166,7 +166,7 @@ def show(_context: CliContext, store: Store, flow: str, limit: int, as_json: boo
 
 
 def _decides(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds options that choose failed items; the command gets the operator and the chosen items,
+    """Add options that choose failed items; the command gets the operator, the flow and the items,
     none for all."""
 
     @click.argument("flow", type=Name("flow"), metavar="FLOW")

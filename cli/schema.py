@@ -206,7 +206,8 @@ def _step(migration: Migration) -> str:
 
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
-    """Reports on standard error: standard output is the check's."""
+    """Repair the tree after a confirmation. Output goes to standard error, since standard output
+    has the result of the check."""
     tree_repairs, lists = repairs(store), access_problems(store)
     for repair in tree_repairs:
         click.echo(f"{repair.path}: {repair.what}; {repair.remedy}", err=True)

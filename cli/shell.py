@@ -31,7 +31,7 @@ class Session:
         self.context = context
 
     def run(self, line: str) -> int:
-        """Runs one line; returns its exit code. Raises ``Left``."""
+        """Run one line; return its exit code. Raises ``Left`` when the line leaves the shell."""
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
@@ -55,7 +55,7 @@ class Session:
         raise AssertionError("click ends every command by SystemExit")
 
     def run_all(self, lines: Iterable[tuple[str, str]]) -> int:
-        """Runs lines with their places until one fails; returns its exit code."""
+        """Run lines, each with its position, until one fails; return its exit code."""
         for position, line in lines:
             try:
                 code = self.run(line)

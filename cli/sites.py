@@ -42,7 +42,7 @@ class Clusters:
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """The store of the one cluster; closed afterwards, unless it is the shell's own."""
+        """Yield the store of the one cluster; close it afterwards, unless the shell keeps it."""
         if self.site is None:
             with self.context.store(self.hosts) as store:
                 yield store
@@ -51,7 +51,7 @@ class Clusters:
                 yield store
 
     def read_each(self, read: Callable[[Store], R]) -> Mapping[str, R | FlumengError]:
-        """Reads all ``sites`` at once; returns the result or the error of each."""
+        """Read all ``sites`` at once; return the result or the error of each."""
         from flumeng.fleet.parallel_sites import in_sites  # noqa: PLC0415  only for many sites
 
         def read_site(site: Site) -> R:
@@ -68,8 +68,8 @@ class Clusters:
         *,
         as_json: bool,
     ) -> None:
-        """Shows a row for each dataclass that ``read`` returns; with many sites, each with its
-        site's name. Sites that cannot be read go to standard error, with exit code 4."""
+        """Show a row for each dataclass that ``read`` returns, with its site when there are many.
+        Sites that cannot be read are reported on standard error, with exit code 4."""
         if not self.are_many:
             with self.open() as store:
                 rows = read(store)
@@ -96,7 +96,7 @@ class Clusters:
 def with_clusters(
     command: Callable[Concatenate[CliContext, Clusters, P], None],
 ) -> Callable[P, None]:
-    """Adds the options that choose clusters; the command gets the context and the clusters."""
+    """Add the options that choose clusters; the command gets the context and the clusters."""
 
     @optional_zk_option
     @click.option("--site", "site_name", metavar="SITE", help="A site of the inventory.")
@@ -132,7 +132,7 @@ def with_clusters(
 def with_inventory(
     command: Callable[Concatenate[CliContext, Inventory, P], None],
 ) -> Callable[P, None]:
-    """Adds ``--inventory``; the command gets the context and the inventory."""
+    """Add ``--inventory``; the command gets the context and the inventory."""
 
     @inventory_option
     @functools.wraps(command)

@@ -105,7 +105,7 @@ def state_cells(flow: dict[str, Any]) -> Sequence[object]:
 
 
 def lag_text(flow: dict[str, Any]) -> str:
-    """Events, age of the oldest, and trend: ``1200, 15 s, growing``."""
+    """Return events, age of the oldest, and trend of a flow: ``1200, 15 s, growing``."""
     parts = [f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}"]
     if flow["lag"]:
         parts += [f"{flow['lag_seconds']:.0f} s"] if flow["lag_seconds"] is not None else []

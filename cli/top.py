@@ -39,7 +39,7 @@ SEQUENCES = {
     b"\x7f": "backspace",
 }
 Wait = Callable[[float], str]
-"""Waits so many seconds for a key; returns its name or letter, or nothing."""
+"""Waits up to this many seconds for a key; returns its name or letter, or an empty text."""
 
 
 @click.command()
@@ -103,7 +103,7 @@ def _details(context: CliContext, store: Store, flow: str) -> Any:
 
 
 def live(context: CliContext, store: Store, wait: Wait) -> None:
-    """Runs on a terminal until q or Ctrl-C; ZooKeeper may be unavailable meanwhile."""
+    """Show the screen until q or Ctrl-C; ZooKeeper may be unavailable meanwhile."""
     from rich.live import Live  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
 
@@ -126,7 +126,7 @@ def live(context: CliContext, store: Store, wait: Wait) -> None:
 def _until_next_look(
     context: CliContext, wait: Wait, view: View, seen: Seen | None, screen: Any
 ) -> View:
-    """Redraws after each key; returns early when another flow is opened."""
+    """Wait for the next refresh and redraw after each key; return when a flow is opened."""
     end = context.monotonic() + REFRESH_SECONDS
     while (left := end - context.monotonic()) > 0:
         key = wait(left)
@@ -142,7 +142,7 @@ def _until_next_look(
 
 @contextmanager
 def keyboard() -> Iterator[Wait]:
-    """Reads single keys without echo. Needs a terminal as standard input."""
+    """Yield a reader of single keys, without echo. Standard input must be a terminal."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
 

@@ -1,4 +1,4 @@
-"""The screen of ``flumeng top``. Pure."""
+"""The screen of ``flumeng top``, rendered by pure functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ Table = tuple[Sequence[str], list[Sequence[object]]]
 
 @dataclass(frozen=True)
 class Seen:
-    """``status``: the dict of ``health.status``; ``details``: those of the opened flow."""
+    """The cluster as last read. ``status``: the dict of ``health.status``; ``details``: tasks and
+    lag of the opened flow."""
 
     status: dict[str, Any]
     nodes: Sequence[NodeRow] = ()
@@ -95,7 +96,7 @@ def headline(status: dict[str, Any]) -> str:
 
 
 def tables(seen: Seen, view: View) -> Iterator[Table]:
-    """The worst rows first, since not all may fit."""
+    """Yield the tables, the worst rows first, since not all may fit."""
     causes = seen.status["causes"]
     if causes:
         yield ("PROBLEM", "ADVICE"), [*grouped(causes)]
@@ -116,7 +117,7 @@ def tables(seen: Seen, view: View) -> Iterator[Table]:
 
 
 def picture(seen: Seen, view: View, lines: int) -> Group:
-    """For a screen with so many lines: as many rows of each table as fit."""
+    """Render a screen of ``lines`` lines, with as many rows of each table as fit."""
     from rich.console import Group  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
 

@@ -35,14 +35,15 @@ ANY_OPERATOR = "any-operator"
 MEMBERS = "@"
 """Prefix of a group's entry: ``@node`` are all nodes."""
 Entry = tuple[str, str]
-"""``ROLE``, ``ROLE:NAME`` or ``@GROUP``, and its permissions in the order of PERMISSIONS."""
+"""An entry of an access list: ``ROLE``, ``ROLE:NAME`` or ``@GROUP``, and its permissions in the
+order of PERMISSIONS."""
 Owner = tuple[str, str]
-"""A role of ``Access`` that the znode itself names, and ``ROLE:NAME``."""
+"""A role of ``Access`` that depends on the znode, and the ``ROLE:NAME`` that has it there."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """An admitted ``ROLE:NAME``; ``flows`` are an operator's, names with ``*``, None for all."""
+    """An admitted ``ROLE:NAME``. ``flows`` are an operator's, names with ``*``; None means all."""
 
     name: str
     flows: tuple[str, ...] | None = None
@@ -56,15 +57,15 @@ class Member:
         return self.name if self.flows is None else f"{self.name}@{','.join(self.flows)}"
 
     def is_for(self, flow: str) -> bool:
-        """Whether the flow, or the whole of an isolated part, is one of its flows."""
+        """Whether the member may use the flow; of an isolated part the whole flow counts."""
         whole = flow.partition("~")[0]
         return self.flows is None or any(fnmatchcase(whole, like) for like in self.flows)
 
 
 @dataclass(frozen=True)
 class Secured:
-    """The inputs of access lists besides the path: the cluster's name in certificates, its
-    operators, the identity of each group, and the ``expelled`` members, which no list names."""
+    """The inputs of access lists besides the path: the cluster's name in certificates, its members,
+    the identity of each group, and the ``expelled`` members, which no list names."""
 
     cluster: str
     members: tuple[str, ...] = ()
@@ -73,14 +74,14 @@ class Secured:
 
     @classmethod
     def of(cls, schema: Schema | None) -> Secured | None:
-        """Returns None for an open cluster."""
+        """Return the inputs of a secured cluster; None for an open one."""
         if schema is None or SECURED not in schema.features:
             return None
         groups = tuple(sorted(schema.groups.items()))
         return cls(schema.certificates, schema.members, groups, frozenset(schema.expelled))
 
     def names_as(self, other: Secured) -> bool:
-        """Whether lists differ in nothing but expelled members."""
+        """Whether the lists of both differ in nothing but expelled members."""
         return (self.cluster, self.groups, self.limited_operators) == (
             other.cluster,
             other.groups,
@@ -101,7 +102,7 @@ class Secured:
 
 
 def groups_of(member: Member) -> tuple[str, ...]:
-    """An operator of some flows is not in the group ``operator``."""
+    """Return the groups of a member. An operator of some flows is not in the group ``operator``."""
     role = member.name.partition(":")[0]
     if role != "operator":
         return (role,)
@@ -109,8 +110,8 @@ def groups_of(member: Member) -> tuple[str, ...]:
 
 
 def acl(path: str, secured: Secured, journal: Journal | None = None) -> tuple[Entry, ...]:
-    """The access list of the znode at ``path``; only an administrator may change an unknown one.
-    ``journal`` is the record of the journal that the path names. ``/`` is the chroot."""
+    """Return the access list of the znode at ``path``; only an administrator may change an unknown
+    one. ``journal`` is the record of the journal that the path names. ``/`` is the chroot."""
     row = table.find(path)
     names = row.matches(path) if row else None
     access = row.access if row else table.ROOT if path == "/" else table.Access()
@@ -149,7 +150,7 @@ def _principals(roles: Sequence[str], owners: Collection[Owner]) -> Iterable[str
 
 
 def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> Iterable[Owner]:
-    """Members that the path names: a node, a cursor's subscriber, the flow's operators."""
+    """Yield the members that the path names: a node, a subscriber, the flow's operators."""
     named = dict(zip(table.PLACEHOLDER.findall(row.pattern), names, strict=True))
     nodes = [named["{node}"]] if "{node}" in named else []
     for journal in (named.get("{journal}"), named.get("{partition}")):
@@ -179,6 +180,7 @@ def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
 
 
 def _not_expelled(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:
-    """Names of the role that ends ``kind``; one that was never admitted is harmless."""
+    """Return ``names`` as members of the role at the end of ``kind``, without expelled ones. Names
+    that were never admitted do no harm."""
     members = ((kind, f"{kind.rpartition('-')[2]}:{name}") for name in names)
     return (owner for owner in members if owner[1] not in secured.expelled)

@@ -12,7 +12,8 @@ CURSOR_MAIN = "main"
 def initial(
     cluster: str = "", version: int = table.VERSION
 ) -> tuple[tuple[ZPath[Record], Record | None], ...]:
-    """Path and record (None for a folder) of every znode of an empty cluster with that id."""
+    """Return path and record (None for a folder) of every znode of an empty cluster with the id
+    ``cluster``."""
     fixed = tuple(
         row()
         for row in table.ROWS
@@ -27,7 +28,7 @@ def initial(
 
 
 def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record], ...]:
-    """The folders that every flow has in a tree of that version, parents first."""
+    """Return the folders that every flow has in a tree of this version, parents first."""
     folders = (
         table.revisions(flow),
         table.acks(flow),
@@ -39,6 +40,6 @@ def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record]
 
 
 def flow_tops(flow: str) -> tuple[ZPath[Record], ...]:
-    """All znodes of a flow lie at or below these; the flow itself is the last."""
+    """Return the top znodes of a flow: all others are below them. The flow itself is the last."""
     tops = (table.acks(flow), table.commits(flow), table.intents(flow), table.queue(flow))
     return (*tops, table.flow(flow))

@@ -48,18 +48,18 @@ DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def text_of(record: Record) -> str:
-    """Compact JSON with sorted keys: equal records are equal texts; errors are shortened."""
+    """Return compact JSON with sorted keys: equal records are equal texts. Errors are shortened."""
     return ENCODER.encode({"v": type(record).VERSION, **_plain_fields(record.bounded())})
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of ``text_of``, gzipped when large."""
+    """Return the bytes of ``text_of``, gzipped when large."""
     data = text_of(record).encode()
     return data if len(data) < PACK_FROM_BYTES else gzip.compress(data, compresslevel=6, mtime=0)
 
 
 def unpack(data: bytes) -> bytes:
-    """The JSON in ``data``. Raises DecodeError when it is damaged or unpacks to over 64 MiB."""
+    """Return the JSON in ``data``. Raises DecodeError when damaged or over 64 MiB unpacked."""
     if not data.startswith(GZIP_MAGIC):
         return data
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -73,7 +73,8 @@ def unpack(data: bytes) -> bytes:
 
 
 def decode(kind: type[R], data: bytes) -> R:
-    """Raises DecodeError with the place; NewerVersionError for a higher ``"v"``."""
+    """Decode a record. Raises DecodeError with the place of the fault, and NewerVersionError for a
+    higher ``"v"``."""
     try:
         document = DECODER.decode(unpack(data).decode())
     except DecodeError as error:
@@ -113,7 +114,7 @@ def _plain_fields(record: Record) -> dict[str, Any]:
 def _layout(
     kind: Any,
 ) -> tuple[tuple[str, ...], Callable[[Any], Iterable[Any]], tuple[str, ...], tuple[str, ...]]:
-    """Field names, a getter of values, and the names of composite and of optional fields."""
+    """Return field names, a getter of values, and the names of composite and of optional fields."""
     names = tuple(f.name for f in fields(kind) if f.name != "extra")
     composite = tuple(name for name in names if not _is_json(_hints(kind)[name]))
     optional = tuple(f.name for f in fields(kind) if f.default is None)

@@ -1,4 +1,5 @@
-"""``dataclass`` for records: slots, and frozen only for the type checker, to create them fast."""
+"""``dataclass`` for records with slots. Only the type checker treats them as frozen, so that
+creating them is fast."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Migrations from one version of the tree to the next. Pure: ``tree -> writes``.
+"""Migrations from one version of the tree to the next: pure functions from a tree to writes.
 
 A migration sees every persistent znode but the schema's own as a document (``None`` for a folder).
-Its writes may be interrupted and repeated, so from any prefix of them it leads to the same tree,
-and on that tree it writes nothing more. Processes of the next version run meanwhile, and write as
-the version before does.
+Its writes may be interrupted and repeated. So a repetition after any part of them leads to the same
+tree, and writes nothing on a migrated tree. Processes of the next version run meanwhile, and write
+like those of the version before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tree = Mapping[str, Document | None]
 
 @dataclass(frozen=True)
 class Set:
-    """Create or overwrite; a document holds its format version ``"v"``."""
+    """Creates or overwrites a znode; a document holds its format version ``"v"``."""
 
     path: str
     document: Document | None
@@ -40,11 +40,11 @@ class Migration:
 
 
 MIGRATIONS: tuple[Migration, ...] = ()
-"""All of them, in order. Version 1 is the first."""
+"""All migrations, in order. Version 1 is the first."""
 
 
 def path_to(version: int, target: int) -> list[Migration]:
-    """The migrations from ``version`` to ``target``. Raises LookupError when one is missing."""
+    """Return migrations from ``version`` to ``target``. Raises LookupError when one is missing."""
     by_version = {migration.before: migration for migration in MIGRATIONS}
     missing = [number for number in range(version, target) if number not in by_version]
     if missing or version > target:

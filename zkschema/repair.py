@@ -1,9 +1,9 @@
-"""Automatic repairs of a tree. Pure: ``tree -> repairs``.
+"""Automatic repairs of a tree: pure functions from a tree to repairs.
 
-An *orphan* belongs to something that is gone and is removed. A *dangling* reference names something
-that should be there. Records that their writers derive again, or that have a safe value, are reset.
-Identities, journal registrations and acks need a person; masters repair plans and assignments
-themselves.
+An *orphan* belongs to something that was deleted; it is removed. A *dangling* reference names
+something that is missing. Records that their writers write again, or that have a safe value, are
+reset. Identities, journal registrations and acks need a person; masters repair plans and
+assignments themselves.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from zkschema.verify import Problem, tree_version, verify
 R = TypeVar("R", bound=Record)
 
 EPOCH_GAP = 1_000_000
-"""Above every epoch that may have been given under an unreadable plan."""
+"""Added to the highest known epoch, to exceed every epoch given under an unreadable plan."""
 
 Tree = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
 class Repair:
-    """``remedy`` describes ``changes``; their paths may differ from ``path``."""
+    """A repair; ``remedy`` describes ``changes``, whose paths may differ from ``path``."""
 
     path: str
     what: str
@@ -38,7 +38,8 @@ class Repair:
 
 
 def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]:
-    """``without_session`` names znodes that should be ephemeral and have no session."""
+    """Return all problems with their remedies. ``without_session`` names znodes that should be
+    ephemeral and have no session."""
     remedies = {repair.path: repair.remedy for repair in repairs(tree, without_session)}
     everything = [
         *verify(tree),
@@ -53,7 +54,8 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
 
 
 def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
-    """Possible repairs, one a path; none in an unknown version, or of a newer flumeng's records."""
+    """Return possible repairs, one a path; none for a tree of an unknown version, or for records of
+    a newer flumeng."""
     schema = _readable(tree, table.schema())
     if schema is None or schema.version != tree_version(tree):
         return []
@@ -129,8 +131,8 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
 
 
 def _new_plan(problem: Problem, tree: Tree) -> Repair:
-    """An empty plan with an epoch above every one that it may have given. If only a bucket is
-    damaged, epoch and revision come from the plan's own record."""
+    """Return a repair with an empty plan, whose epoch is above every one that the plan may have
+    given. If only a bucket is damaged, epoch and revision come from the plan's own record."""
     row = table.find(problem.path)
     assert row is not None
     names = row.matches(problem.path)
@@ -181,7 +183,8 @@ def _without_revision(problem: Problem, flow: str, tree: Tree) -> Repair | None:
 
 
 def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
-    """A new revision with the newest readable text; suspended if the record is unreadable."""
+    """Return a repair that applies the newest readable text as a new revision, suspended if the
+    record is unreadable. None when no text is readable."""
     readable = {
         int(names[1]): revision
         for path in tree
@@ -241,8 +244,8 @@ def _document(record: Record | None) -> Document | None:
 
 
 def orphans(tree: Tree) -> list[Problem]:
-    """Znodes of gone flows and journals, and buckets that no plan counts. An ack stays while
-    anything names its partition."""
+    """Return znodes of deleted flows and journals, and buckets beyond those of a plan. An ack stays
+    while anything names its partition."""
     gone = [
         Problem(str(row(flow)), f"orphan: flow {flow} is gone")
         for row in (table.acks, table.commits, table.intents, table.queue)
@@ -267,7 +270,7 @@ def orphans(tree: Tree) -> list[Problem]:
 
 
 def dangling(tree: Tree) -> list[Problem]:
-    """Flows without their revision's text or a folder, and journals without their node."""
+    """Return flows without their revision's text or a folder, and journals without their node."""
     version = tree_version(tree)
     missing = [
         Problem(str(table.flow(name)), f"its revision {flow.revision} is missing")
@@ -290,7 +293,7 @@ def dangling(tree: Tree) -> list[Problem]:
 
 
 def _of_journals(tree: Tree) -> list[Problem]:
-    """Journals of gone flows, and acks of partitions that nothing names."""
+    """Return journals of deleted flows, and acks of partitions that nothing names."""
     journals = dict(_records(tree, table.journal))
     orphaned = [
         Problem(str(table.journal(name)), f"orphan: flow {journal.flow} is gone")

@@ -23,14 +23,14 @@ R_co = TypeVar("R_co", bound=Record, covariant=True)
 VERSION = 1
 OLDEST = 1
 UNRELEASED = 8
-"""No release had trees of this version. Their exports are imported as those of version 1."""
+"""A version that no release had; exports of such trees are imported as those of version 1."""
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}")
 
 EVERYONE = "master node discovery collector executor any-operator viewer subscriber"
 NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"
-"""Readers of znodes that a node never reads: nodes are many, each with its own list entry."""
+"""Readers of znodes that nodes do not read, except the node that the path names."""
 
 ROWS: list[Row[Record]] = []
 
@@ -69,7 +69,7 @@ class Row(Generic[R_co]):
     access: Access = Access()
 
     def __call__(self, *names: str) -> ZPath[R_co]:
-        """The path for ``names``. Raises ValueError for a name that cannot be part of a path."""
+        """Return the path for ``names``. Raises ValueError for a name not allowed in a path."""
         expected = self._template.count("%s")
         assert len(names) == expected, f"{self.pattern} takes {expected} names, got {names}"
         for name in names:
@@ -78,7 +78,7 @@ class Row(Generic[R_co]):
         return ZPath(self._template % names, self)
 
     def matches(self, path: str) -> tuple[str, ...] | None:
-        """The names in ``path`` when it is of this row, else None."""
+        """Return the names in ``path`` when it is of this row, else None."""
         match = self._regex.fullmatch(path)
         return match.groups() if match else None
 
@@ -574,7 +574,7 @@ audit = _row(
 
 
 def find(path: str, version: int = VERSION) -> Row[Record] | None:
-    """The row that ``path`` belongs to, or None in a tree of that version."""
+    """Return the row of ``path``, or None when a tree of that version has none."""
     rows = (row for row in ROWS if row.since <= version)
     return next((row for row in rows if row.matches(path) is not None), None)
 

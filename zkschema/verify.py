@@ -1,4 +1,4 @@
-"""Checks whether a tree keeps to the table. Pure."""
+"""Checks whether a tree conforms to the table of znodes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkschema import bootstrap, codec, records, table
 
 @dataclass(frozen=True)
 class Problem:
-    """``remedy`` describes the automatic repair; empty when only a person can repair it."""
+    """A fault. ``remedy`` describes the automatic repair; empty when a person has to repair it."""
 
     path: str
     what: str
@@ -18,8 +18,8 @@ class Problem:
 
 
 def verify(tree: Mapping[str, bytes]) -> list[Problem]:
-    """Problems of ``tree`` (path relative to the chroot -> data), in path order: missing or unknown
-    znodes, data that does not decode or is too large, and an unusable schema version."""
+    """Return the problems of ``tree`` (data by path relative to the chroot) in path order: missing
+    or unknown znodes, data that does not decode or is too large, and an unusable schema version."""
     version = tree_version(tree)
     problems = [
         Problem(str(path), "missing: run `flumeng schema init`")
@@ -34,7 +34,7 @@ def verify(tree: Mapping[str, bytes]) -> list[Problem]:
 
 
 def tree_version(tree: Mapping[str, bytes]) -> int:
-    """The version in the tree; this code's when it has no usable one."""
+    """Return the version of the tree; this code's version when the tree has no usable one."""
     try:
         version = codec.decode(records.Schema, tree.get(str(table.schema()), b"")).version
     except codec.DecodeError:

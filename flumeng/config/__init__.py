@@ -44,24 +44,24 @@ __all__ = [
 
 
 def parse_flow(text: str) -> FlowSpec:
-    """The flow without isolated parts (see ``parts_of``). Cached. Raises ``SpecError`` with every
-    problem but those of expressions: see ``check_flow``."""
+    """Return the flow without isolated parts (see ``parts_of``). Cached. Raises ``SpecError`` with
+    every problem but those of expressions: see ``check_flow``."""
     return _read(text)[1]
 
 
 def parse_written(text: str) -> FlowSpec:
-    """As ``parse_flow``, with isolated parts."""
+    """Return the flow with its isolated parts. Otherwise as ``parse_flow``."""
     return _read(text)[0]
 
 
 def parts_of(text: str) -> dict[str, str]:
-    """The flows of the isolated parts of a flow: name -> text. Raises ``SpecError``."""
+    """Return the texts of the flows that run the isolated parts, by name. Raises ``SpecError``."""
     return {part.flow: made for part, made in _read(text)[3].items()}
 
 
 def check_flow(text: str) -> FlowSpec:
-    """As ``parse_flow`` for a new flow: also checks expressions, columns of filters and sinks, and
-    the time-outs of senders. Raises ``SpecError`` with all problems. Columns from another flow are
+    """Parse and fully check a new flow, with expressions, columns of filters and sinks, and the
+    time-outs of senders. Raises ``SpecError`` with all problems. Columns from another flow are
     checked in the composed flow: see ``flumeng.config.chain``."""
     try:
         written, spec, lines, parts = _read(text)
@@ -100,7 +100,7 @@ def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
 def _read(
     text: str,
 ) -> tuple[FlowSpec, FlowSpec, Mapping[str, int], Mapping[isolation.Part, str]]:
-    """As written, as its own tasks run it, the lines of places, and the texts of parts."""
+    """Return the flow as written and as run, its line numbers, and the texts of isolated parts."""
     root = document.compose(text)
     decoder, written = _decoded(root)
     together = [
@@ -130,6 +130,6 @@ def _decoded(root: yaml.Node) -> tuple[Decoder, FlowSpec | None]:
 
 
 def _line(lines: Mapping[str, int], path: str) -> int:
-    """The line of ``path``; an option may be written with or without its name."""
+    """Return the line of ``path``; an option may be written with or without its name."""
     named = path.replace("select[", "select.expressions[").replace("_of[", "_of.sinks[")
     return lines.get(path) or lines.get(named) or lines[path.partition("[")[0]]

@@ -11,7 +11,7 @@ from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_name
 
 SOMEWHERE = ("sinks", "branches")
-"""A segment has at least one of them."""
+"""The options of a segment, of which at least one is required."""
 
 
 class Segment(Protocol):
@@ -94,9 +94,9 @@ def problems(segment: Segment) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Located:
-    """A segment of a flow. ``path``: its place in the file (``branches[0].``); ``place``: the
-    stable one, by names (``branches[errors].``); both are empty for the flow. ``name``: of the
-    branch, after the names of its enclosing branches."""
+    """A segment and its place in a flow. ``path``: in the file (``branches[0].``); ``place``: by
+    names (``branches[errors].``), so that it is stable. ``name``: of the branch, after its parents'
+    names. All three are empty for the flow itself."""
 
     segment: Segment
     path: str = ""

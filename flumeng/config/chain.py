@@ -25,7 +25,7 @@ SOURCE = "flow"
 
 
 class CycleError(Exception):
-    """Flows read each other; ``names`` ends with its first one."""
+    """Flows read each other in a cycle, ``names``, which ends with its first name."""
 
     def __init__(self, names: Sequence[str]) -> None:
         loop = " ".join(f"{flow} reads" for flow in names[:-1])
@@ -37,8 +37,7 @@ def upstream_of(spec: FlowSpec) -> Upstream | None:
 
 
 def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream, ...]:
-    """The upstreams in order; the last is the origin, or lacks a text. Raises ``CycleError``,
-    ``SpecError``."""
+    """Return the upstreams; the last is the origin or has no text. Raises CycleError, SpecError."""
     names = [flow]
     chain: list[Upstream] = []
     while (text := text_of(names[-1])) is not None:
@@ -53,8 +52,8 @@ def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream,
 
 
 def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
-    """The composed text of the flow, or empty if it runs its own; ``texts`` are those of its chain.
-    Raises ``SpecError``."""
+    """Return the composed text of a flow; empty when it runs its own text. ``texts``: those of its
+    chain. Raises ``SpecError``."""
     if not chain or (len(chain) == 1 and not chain[0].filters):
         return ""
     read = [(up.flow, its) for up, its in zip(chain, texts, strict=True) if up.filters]

@@ -12,9 +12,9 @@ from flumeng.platform.options.problems import nearest
 
 @dataclass(frozen=True)
 class Kind:
-    """``name``: of ``flumeng.config.functions``, or map, array or struct; ``inner``: fields of a
-    struct, or contents of a map or array; ``growth``: largest size of a value, in sizes of an
-    event."""
+    """The type of a column. ``name``: a kind of ``flumeng.config.functions``, or map, array or
+    struct. ``inner``: fields of a struct, or contents of a map or array. ``growth``: the most bytes
+    of a value, as a multiple of the event's."""
 
     name: str
     inner: tuple[tuple[str, Kind], ...] = ()
@@ -41,15 +41,15 @@ MESSAGE: Columns = {
     "key": Kind(BINARY),
     "headers": Kind("map", (("", _TEXT), ("", Kind(BINARY)))),
 }
-"""Further columns of events from ``kafka``."""
+"""Columns that only events from ``kafka`` have."""
 
 IN_KEYS = frozenset({TEXT, BINARY, INTEGER, BOOLEAN, DATE, TIMESTAMP})
-"""Kinds whose equality is the same in all systems."""
+"""Kinds that all systems compare for equality in the same way."""
 _COLUMN = re.compile(r"(?!__|_flumeng)[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 
 
 def check_column(text: str) -> None:
-    """A name for a column that a flow makes."""
+    """Raise ValueError unless a flow may give a column this name."""
     if not _COLUMN.fullmatch(text):
         raise ValueError(
             "expected the name of a column: letters, digits and _, not beginning with __"
@@ -57,7 +57,7 @@ def check_column(text: str) -> None:
 
 
 def require_new(columns: Iterable[str], more: Iterable[str]) -> None:
-    """Case-insensitive. Raises ValueError."""
+    """Raise ValueError when a name in ``more`` is taken; case is ignored."""
     taken = {name.lower() for name in columns}
     for name in more:
         if name.lower() in taken:
@@ -66,15 +66,15 @@ def require_new(columns: Iterable[str], more: Iterable[str]) -> None:
 
 
 def require_column(columns: Columns, name: str) -> Kind:
-    """Raises ValueError when there is none."""
+    """Return the kind of a column. Raises ValueError when it does not exist."""
     if name not in columns:
         raise ValueError(f"there is no column {name}; {nearest(name, list(columns))}")
     return columns[name]
 
 
 def either(passing: Columns, through: Columns) -> Columns:
-    """The columns after a filter that some events bypass: those of both, null where missing. Raises
-    ValueError."""
+    """Return the columns after a filter that some events bypass: those before and after it, null
+    where missing. Raises ValueError when the kinds of a column differ."""
     require_new(passing, [name for name in through if name not in passing])
     columns = {**passing, **through}
     for name in passing.keys() & through.keys():
@@ -90,7 +90,7 @@ def either(passing: Columns, through: Columns) -> Columns:
 
 
 def _alike(kind: Kind, other: Kind) -> bool:
-    """Equal but for growth."""
+    """Return whether two kinds are equal, ignoring growth."""
     return (
         kind.name == other.name
         and [name for name, _ in kind.inner] == [name for name, _ in other.inner]
@@ -99,7 +99,7 @@ def _alike(kind: Kind, other: Kind) -> bool:
 
 
 def require_keys(columns: Columns, names: Iterable[str]) -> None:
-    """Raises ValueError for a name that is no column usable in keys."""
+    """Raise ValueError for a name that is not a column usable in keys."""
     for name in names:
         kind = require_column(columns, name).name
         if kind not in IN_KEYS:

@@ -29,18 +29,19 @@ UNSTEADY = (
 
 @dataclass(frozen=True)
 class _Events:
-    """Events at a place of a flow. ``certain``: False after a wrong filter: columns are unknown."""
+    """The columns at a place of a flow. ``certain``: False after a filter with a problem."""
 
     columns: Columns
     certain: bool = True
 
     def shows(self, error: ValueError) -> bool:
-        """Whether the error does not depend on the columns."""
+        """Return whether to report the error: the columns are certain or irrelevant to it."""
         return self.certain or isinstance(error, TextError)
 
 
 def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, message)``; after a wrong filter only problems independent of columns."""
+    """Yield problems as ``(path, message)``. After a filter with a problem the columns are unknown,
+    and only problems that do not depend on them are reported."""
     readable = not any(isinstance(part.options, Unreadable) for part in spec.sources)
     yield from _of_segment(spec, Located(spec), _Events(read(spec), readable), ())
     if spec.delivery == "exactly-once":
@@ -106,7 +107,7 @@ def _through(
 
 
 def _of_lines(spec: FlowSpec, part: Component[FilterOptions]) -> Iterator[str]:
-    """Filters that contradict the flow's ``multiline``."""
+    """Yield reasons why a filter contradicts the flow's ``multiline``."""
     if spec.multiline is None:
         return
     if part.options.leaves_unread:
@@ -120,7 +121,7 @@ def _has_attrs(columns: Columns) -> bool:
 
 
 def read(spec: FlowSpec) -> Columns:
-    """The columns of events as they are read. A journal in Kafka adds none."""
+    """Return the columns of events as they are read. A journal in Kafka adds none."""
     columns = dict(EVENT)
     for part in spec.sources:
         columns |= part.options.read_columns
@@ -130,7 +131,7 @@ def read(spec: FlowSpec) -> Columns:
 def _unsteady(
     delivery: str, filters: tuple[Component[FilterOptions], ...], sink: Component[SinkOptions]
 ) -> str | None:
-    """For a sink that needs a repeated batch to have the same events."""
+    """Return the problem of a sink that needs the same events in a repeated batch, or None."""
     by_event = delivery == "exactly-once" and sink.options.exactly_once == "by event"
     if not by_event and not sink.options.numbered:
         return None
@@ -152,7 +153,7 @@ def _unsteady(
 def _multiplied(
     filters: tuple[Component[FilterOptions], ...], sink: Component[SinkOptions]
 ) -> str | None:
-    """For a sink that would keep one of several rows of an event."""
+    """Return the problem of a sink that would keep one of several rows of an event, or None."""
     names = [part.name for part in filters if part.options.multiplies]
     if not names or not sink.options.one_row_an_event:
         return None
@@ -176,8 +177,8 @@ def unsteady_places(
 ) -> Iterator[tuple[str, Component[SinkOptions], str]]:
     """Yield ``(path, sink, column)`` for sinks that place an event by a column from a lookup table.
     A table may be read again before a batch is repeated, and then the sink keeps a duplicate.
-    ``columns`` are in front of the segment, ``looked_up`` those from a table. Stops at a filter
-    that does not fit."""
+    ``columns``: those before the segment; ``looked_up``: of these, those from a table. Stops at a
+    filter that does not fit."""
     for part in where.segment.filters:
         if isinstance(part.options, Unreadable):
             return
@@ -200,7 +201,7 @@ def unsteady_places(
 def _looked_up_behind(
     part: Component[FilterOptions], before: Columns, after: Columns, looked_up: frozenset[str]
 ) -> frozenset[str]:
-    """The looked up columns after a filter; unclear ones count."""
+    """Return the columns after a filter that come, or may come, from a lookup table."""
     options: FilterOptions = part.options
     reads = options.reads_any or mentions(f"{options!r} {part.when}", looked_up)
     if not (options.looks_up or (looked_up and reads)):

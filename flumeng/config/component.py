@@ -34,7 +34,8 @@ again that were lost before the journal. For sinks see ``SinkOptions.exactly_onc
 
 @dataclass(frozen=True)
 class Upstream:
-    """The flow that a source reads, and whether after its filters."""
+    """The flow that a source reads. ``filters``: whether it reads the events after that flow's
+    filters."""
 
     flow: str
     filters: bool
@@ -69,12 +70,12 @@ class Declared:
 
     @property
     def local_path(self) -> str:
-        """The path of its files on the disk of the host that runs it, or ""."""
+        """The path of the component's files on the disk of its host, or ""."""
         return ""
 
     @property
     def local(self) -> bool:
-        """Whether each host has its own files."""
+        """Whether each host has files of its own."""
         return bool(self.local_path)
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -90,9 +91,9 @@ class Declared:
 
 
 class SourceOptions(Declared):
-    """``implementation``: a ``Source`` if pinned, else a ``Finder``, unless ``finder`` names that.
-    ``poll``: the class that polls at due times. ``alone``: the alternative to a second source of
-    the kind in a flow; empty if that is allowed."""
+    """Options of a source. ``implementation``: a ``Source`` if pinned, else a ``Finder`` unless
+    ``finder`` names one. ``poll``: the class that polls at due times. ``alone``: the alternative to
+    a second source of the same kind in a flow; empty if that is allowed."""
 
     finder: ClassVar[str] = ""
     poll: ClassVar[str] = ""
@@ -100,7 +101,7 @@ class SourceOptions(Declared):
     alone: ClassVar[str] = ""
 
     def arrival(self) -> str:
-        """The fate of an event before it is accepted, as the end of a sentence."""
+        """Return the guarantee for events before they are accepted, as the end of a sentence."""
         raise NotImplementedError
 
     @property
@@ -109,22 +110,22 @@ class SourceOptions(Declared):
 
     @property
     def discovery_seconds(self) -> float:
-        """Period of the listing of partitions."""
+        """Seconds between two listings of the source's partitions."""
         return 10.0
 
     @property
     def queued(self) -> bool:
-        """Whether it has a work queue; a flow has at most one."""
+        """Whether the source has a work queue; a flow has at most one."""
         return False
 
     @property
     def replay_list(self) -> str:
-        """The list of dead letters that it reads, or ""."""
+        """The name of the list of dead letters that the source reads, or ""."""
         return ""
 
     @property
     def read_columns(self) -> Columns:
-        """The columns of its events as they are read."""
+        """The columns of the source's events as they are read."""
         return EVENT
 
     @property
@@ -133,22 +134,22 @@ class SourceOptions(Declared):
 
     @property
     def bounds(self) -> OffsetBounds | TimeBounds | None:
-        """The options that bound a backfill; None: no backfill."""
+        """The options that bound a backfill; None when the source cannot be backfilled."""
         return None
 
     @property
     def keeps_place(self) -> bool:
-        """Whether it journals its position beside its events."""
+        """Whether the source journals its position with its events."""
         return False
 
     @property
     def delivered_within_seconds(self) -> float | None:
-        """Time that its senders wait for delivery; None: they do not."""
+        """How long senders wait for delivery; None when they do not wait."""
         return None
 
     @property
     def weighed(self) -> bool:
-        """Whether offsets of its partitions do not count events."""
+        """Whether the source's offsets count something else than events."""
         return False
 
 
@@ -166,12 +167,12 @@ class InputOptions(SourceOptions):
 
 
 def mentions(text: str, names: frozenset[str]) -> bool:
-    """Whether the text has one of the names as a word."""
+    """Return whether the text has one of the names as a word."""
     return not names.isdisjoint(_WORD.findall(text))
 
 
 def missing(option: str, names: Iterable[str], columns: Columns) -> Iterator[str]:
-    """Yield a message for each of ``names``, in an option of a sink, that is not a column."""
+    """Yield a message for each name in a sink's ``option`` that is not a column."""
     for name in names:
         if name not in columns:
             yield f"{option}: no column {name}; {nearest(name, list(columns))}"
@@ -183,7 +184,7 @@ class OutsideJournal(Declared):
 
     @property
     def location(self) -> str:
-        """Its location, in a few words."""
+        """The journal's location in a few words, for messages."""
         raise NotImplementedError
 
     @property
@@ -192,7 +193,7 @@ class OutsideJournal(Declared):
 
 
 def problem_of(name: str, check: Callable[..., object], *given: Any) -> Iterator[tuple[str, str]]:
-    """Yield the option ``name`` with the ValueError that ``check(*given)`` raises, if any."""
+    """Yield ``name`` and the message of the ValueError that ``check(*given)`` raises, if any."""
     try:
         check(*given)
     except ValueError as error:
@@ -200,7 +201,7 @@ def problem_of(name: str, check: Callable[..., object], *given: Any) -> Iterator
 
 
 class EntriesError(ValueError):
-    """Wrong entries of a filter's list, by number."""
+    """Errors of the entries of a filter's list, by number."""
 
     def __init__(self, errors: Mapping[int, ValueError]) -> None:
         super().__init__("; ".join(map(str, errors.values())))
@@ -211,7 +212,7 @@ EntryT = TypeVar("EntryT")
 
 
 def for_entries(entries: Iterable[EntryT], take: Callable[[EntryT], None]) -> None:
-    """Call ``take`` for each entry. Raises ``EntriesError`` for all that raise ValueError."""
+    """Call ``take`` for each entry. Raises ``EntriesError`` with the ValueErrors of all entries."""
     errors: dict[int, ValueError] = {}
     for number, entry in enumerate(entries):
         try:
@@ -223,11 +224,11 @@ def for_entries(entries: Iterable[EntryT], take: Callable[[EntryT], None]) -> No
 
 
 class FilterOptions(Declared):
-    """``reads_any``: may read columns that its options do not name. ``unconditional``: why it takes
-    no ``when``. ``multiplies``: makes several rows of an event. ``regroups``: its rows depend on
-    batch boundaries. ``keeps_columns``: does not change the columns. ``notes_errors``: reports
-    failures in ``attrs.parse_error``, so that it takes ``on_error``; it must keep unknown
-    columns."""
+    """Options of a filter. ``reads_any``: may read columns that its options do not name.
+    ``unconditional``: why it takes no ``when``. ``multiplies``: makes several rows of an event.
+    ``regroups``: its rows depend on batch boundaries. ``keeps_columns``: does not change the
+    columns. ``notes_errors``: reports failures in ``attrs.parse_error``, so that it takes
+    ``on_error``; it must keep unknown columns."""
 
     unconditional: ClassVar[str | None] = None
     multiplies: ClassVar[bool] = False
@@ -237,19 +238,19 @@ class FilterOptions(Declared):
     reads_any: ClassVar[bool] = False
 
     def behind(self, columns: Columns) -> Columns:
-        """The columns after it. Raises ValueError, and ``EntriesError`` for entries of a list."""
+        """Return the columns after the filter. Raises ValueError; ``EntriesError`` for a list."""
         raise NotImplementedError
 
     def makes(self) -> Columns:
-        """Columns that it adds, or an earlier filter under a condition. Raises ValueError."""
+        """Return the columns that the filter adds. Raises ValueError."""
         return {}
 
     def made_again(self) -> frozenset[str]:
-        """Columns that an earlier filter may have made under a condition. Raises ValueError."""
+        """Return columns that earlier conditional filters may have added. Raises ValueError."""
         return frozenset(self.makes().keys() - EVENT.keys())
 
     def columns_behind(self, columns: Columns, *, conditional: bool = False) -> Columns:
-        """As ``behind``; if ``conditional``, with the columns of events that bypass it."""
+        """Return the filter's columns; if ``conditional``, with those of events that bypass it."""
         if not conditional:
             return self.behind(columns)
         again = self.made_again()
@@ -258,12 +259,12 @@ class FilterOptions(Declared):
 
     @property
     def reshapes(self) -> bool:
-        """Whether its output rows are not single events."""
+        """Whether the filter's output rows are not single events."""
         return self.multiplies or self.regroups
 
     def looked_up(self, before: Columns, after: Columns, _earlier: frozenset[str], /) -> set[str]:
-        """Output columns that come from a table, or may; ``_earlier`` came from tables before, and
-        may be left out if unchanged."""
+        """Return the output columns that come, or may come, from a table. ``_earlier``: columns
+        that earlier filters took from tables; they may be left out if unchanged."""
         return set(after.keys() - before.keys())
 
     @property
@@ -272,23 +273,23 @@ class FilterOptions(Declared):
 
     @property
     def unsteady(self) -> str | None:
-        """The part of it that may choose other events when a batch is repeated; None: no part."""
+        """The part of the filter that may select other events in a repeated batch, or None."""
         return None
 
     @property
     def reads_container(self) -> bool:
-        """Whether it reads container runtimes' lines."""
+        """Whether the filter reads the line format of a container runtime."""
         return False
 
     @property
     def leaves_unread(self) -> bool:
-        """Whether it may end a batch before reading all events."""
+        """Whether the filter may end a batch before it has read all events."""
         return False
 
 
 class SinkOptions(Declared):
-    """``numbered``: gets the number of each batch with any delivery. ``cut_by_content``: the data
-    sent under one number depends on the events. ``in_driver``: the driver writes too."""
+    """Options of a sink. ``numbered``: gets a number with each batch. ``cut_by_content``: the data
+    written under one number depends on the events. ``in_driver``: the Spark driver writes too."""
 
     numbered: ClassVar[bool] = False
     cut_by_content: ClassVar[bool] = False
@@ -299,7 +300,7 @@ class SinkOptions(Declared):
         return None
 
     def decided(self, delivery: str) -> bool:
-        """Whether the loop decides each batch before this sink has it."""
+        """Return whether each batch is decided before this sink gets it."""
         return self.numbered or (delivery == "exactly-once" and self.exactly_once == "by batch")
 
     @property
@@ -309,27 +310,27 @@ class SinkOptions(Declared):
 
     @property
     def one_row_an_event(self) -> bool:
-        """Whether several rows of an event become one."""
+        """Whether several rows of an event become one in the target."""
         return False
 
     @property
     def placed_by(self) -> tuple[str, ...]:
-        """The columns by which the target places an event."""
+        """The columns that determine where the target places an event."""
         return ()
 
     @property
     def members(self) -> tuple[Component[SinkOptions], ...]:
-        """The sinks of a group."""
+        """The sinks of a group; empty for a single sink."""
         return ()
 
     @property
     def dead_letter_files(self) -> InStore | None:
-        """The place of its dead letters if they are files, else None."""
+        """The place of dead letters that this sink writes as files, else None."""
         return None
 
     @property
     def unreadable_form(self) -> str | None:
-        """The format of its files if dead letters in them cannot be read back, else None."""
+        """The format of the files if dead letters in them cannot be read back, else None."""
         return None
 
     def misfits(self, _columns: Columns, /) -> Iterator[str]:
@@ -358,9 +359,9 @@ OptionsT_co = TypeVar("OptionsT_co", bound=Declared, covariant=True)
 
 @dataclass(frozen=True)
 class Component(Generic[OptionsT_co]):
-    """``options``: of the class registered for ``kind`` and ``name``. Of a filter: ``when``, the
-    condition of its events, and ``on_error``. Of a sink: ``isolated``, written at its own pace;
-    ``keep``, the retention of dead letters."""
+    """A source, filter, sink or journal of a flow, with options of the class registered for its
+    kind and name. Of a filter: ``when``, a condition, and ``on_error``. Of a sink: ``isolated``,
+    written at its own pace; ``keep``, the retention of dead letters."""
 
     kind: Kind
     name: str

@@ -1,6 +1,5 @@
-"""Decodes nodes to option classes, driven by the types of fields. Continues after a problem: an
-invalid value is reported and becomes ``INVALID``. A dataclass is built only when all of its options
-are valid."""
+"""Decodes YAML nodes to option classes, by their fields' types. Continues after a problem: an
+invalid value is reported and becomes ``INVALID``, and its dataclass is not built."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from flumeng.platform.options.problems import Problem, SpecError, nearest
 
 
 class Invalid(Enum):
-    """Stands for a value with a reported problem."""
+    """The type of ``INVALID``, which replaces a value with a reported problem."""
 
     INVALID = "invalid"
 
@@ -46,7 +45,7 @@ BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
     "sinks": {"isolated": (bool, Option(doc="Whether the sink is written at its own pace."))},
     "dead_letters": {"keep": (Keep, Option(doc="The retention of dead letters."))},
 }
-"""Options beside a component, fields of its ``Component``, by list."""
+"""Options written beside a component's name, which are fields of ``Component``, by list."""
 _KINDS: Mapping[str, Kind] = {
     "sources": "source",
     "filters": "filter",
@@ -61,7 +60,7 @@ OptionsT = TypeVar("OptionsT")
 
 
 def decode(cls: type[OptionsT], root: yaml.Node) -> OptionsT:
-    """An instance of an option class. Raises ``SpecError``."""
+    """Return an instance of an option class. Raises ``SpecError`` with all problems."""
     decoder = Decoder()
     instance = decoder.mapping(cls, root, "")
     if decoder.problems:
@@ -71,10 +70,10 @@ def decode(cls: type[OptionsT], root: yaml.Node) -> OptionsT:
 
 
 class Decoder:
-    """Collects ``problems``, and the input for checks of a whole flow. ``parts``: path such as
-    ``sinks[0].files`` -> decoded value; ``lines``: path -> line, also of parts with problems.
-    ``values`` and ``entries``: the options of each mapping and entries of each list by path,
-    ``INVALID`` where there is a problem."""
+    """Decodes nodes and collects ``problems``, and the input for checks of a whole flow. ``parts``:
+    valid values by path (``sinks[0].files``); ``lines``: line numbers by path, also of invalid
+    parts. ``values`` and ``entries``: the options of each mapping and the entries of each list by
+    path, ``INVALID`` where there is a problem."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -88,7 +87,7 @@ class Decoder:
         return INVALID
 
     def mapping(self, cls: type[Any], node: yaml.Node, path: str) -> Any:
-        """An instance of the option class ``cls``, or ``INVALID``."""
+        """Return an instance of the option class ``cls``, or ``INVALID``."""
         if not isinstance(node, yaml.MappingNode):
             return self._refuse(node, path, "expected a mapping of options")
         fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -116,7 +115,7 @@ class Decoder:
         return self._whole(cls(**values), path)
 
     def _whole(self, instance: Any, path: str) -> Any:
-        """The instance, or ``INVALID`` when its options contradict each other."""
+        """Return the instance, or ``INVALID`` when its options contradict each other."""
         before = len(self.problems)
         if hasattr(instance, "problems"):
             for name, message in instance.problems():
@@ -200,7 +199,7 @@ class Decoder:
         return INVALID if INVALID in entries else tuple(entries)
 
     def _component(self, kind: Kind, node: yaml.Node, path: str) -> Any:
-        """``- name: options`` or ``- name``, with BESIDE."""
+        """Decode ``- name: options`` or ``- name``, with the options in BESIDE."""
         options: yaml.Node | None = None
         name_node: yaml.Node = node
         beside: dict[str, Any] = {}
@@ -296,7 +295,7 @@ class Decoder:
         what: str,
         read: Callable[[yaml.Node, str], Any],
     ) -> Any:
-        """A mapping whose keys are its author's own names; ``read`` decodes a value at a path."""
+        """Decode a mapping with keys chosen by the author; ``read`` decodes a value at a path."""
         if not isinstance(node, yaml.MappingNode):
             return self._refuse(node, path, f"expected names with {what}, like {option.example}")
         before = len(self.problems)
@@ -321,7 +320,7 @@ class Decoder:
         return text
 
     def _amounts(self, node: yaml.Node, path: str, option: Option) -> Any:
-        """Names with numbers, at least one of them above 0."""
+        """Decode a mapping of names to numbers, at least one of them above 0."""
         if not isinstance(node, yaml.MappingNode):
             return self._refuse(node, path, f"expected amounts, like {option.example}")
         amounts = {}
@@ -349,14 +348,14 @@ def _kind(path: str) -> Kind:
 
 
 def _beside(path: str) -> Mapping[str, tuple[Any, Option]]:
-    """Options beside the component at ``path``; none beside members of another one."""
+    """Return the options allowed beside the component at ``path``; none for members of a group."""
     segment, _, entry = path.rpartition(".")
     of_segment = not segment or segment.rpartition(".")[2].startswith("branches[")
     return BESIDE.get(entry.partition("[")[0], {}) if of_segment else {}
 
 
 def _alternative(hint: Any, node: yaml.Node) -> Any:
-    """The member of a union that fits the node: an option class, a list, or another type."""
+    """Return the member of a union that fits the node: an option class, a list, or another type."""
     hints = [arg for arg in get_args(hint) if arg is not type(None)]
     listed = [arg for arg in hints if get_origin(arg) is tuple]
     if listed and isinstance(node, yaml.SequenceNode):
@@ -368,7 +367,7 @@ def _alternative(hint: Any, node: yaml.Node) -> Any:
 
 
 def _scalar(node: yaml.Node) -> str:
-    """The text of a scalar; empty for anything else."""
+    """Return the text of a scalar; empty for any other node."""
     if not isinstance(node, yaml.ScalarNode) or document.is_null(node):
         return ""
     return str(node.value)
@@ -396,7 +395,7 @@ def _check_bounds(value: float, option: Option) -> None:
 
 
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """Cached: type hints take longer than the rest of a small flow."""
+    """Return the type hints of a class, cached: they take longer than decoding a small flow."""
     if cls not in _HINTS:
         _HINTS[cls] = get_type_hints(cls)
     return _HINTS[cls]

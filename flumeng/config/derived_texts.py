@@ -1,4 +1,4 @@
-"""The texts of backfills and replays: their flow's text with other, bounded sources."""
+"""The texts of backfills and replays: the text of their flow with other, bounded sources."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flumeng.platform.options.locations import InStore
 
 SOURCE, FILES = "letters", "files"
 OF_SOURCES = ("journal", "multiline")
-"""Options about sources, removed since a dead letter is a whole event."""
+"""Options about sources. They are removed, since a dead letter is a whole event."""
 REACHED = ("path", "shared", "credentials")
-"""Options of the sink for dead letters that the source shares."""
+"""Options of the sink for dead letters that are copied to the source that reads them."""
 
 
 def require_files(flow: str, spec: FlowSpec) -> InStore:
-    """The flow's sink for dead letters, if its files can be read back. Raises ``UserError``."""
+    """Return the place of the dead letters. Raises ``UserError`` if they cannot be read back."""
     part = spec.dead_letters
     if part is None:
         raise UserError(
@@ -44,8 +44,8 @@ def require_files(flow: str, spec: FlowSpec) -> InStore:
 
 
 def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:
-    """The flow as ``name``, reading the list ``replay`` of its dead letters, whose parts have so
-    many ``rows``. Removes isolation and comments. Raises ``SpecError``, ``UserError``."""
+    """Return the text of a flow ``name`` that reads the list ``replay`` of this flow's dead
+    letters, ``rows`` rows a part. Drops isolation and comments. Raises SpecError, UserError."""
     spec = parse_flow(current)
     require_files(flow, spec)
     root = isolation.together(document.compose(current))
@@ -70,12 +70,12 @@ BoundsT = TypeVar("BoundsT", OffsetBounds, TimeBounds)
 
 
 def bounded_by(spec: FlowSpec, bounds: Bounds) -> list[Component[SourceOptions]]:
-    """The sources of which a backfill can read a part with such bounds."""
+    """Return the flow's sources that a backfill can read with such bounds."""
     return [source for source in spec.sources if isinstance(source.options.bounds, bounds)]
 
 
 def require_offsets(flow: str, spec: FlowSpec) -> None:
-    """Raises ``UserError`` for a flow without sources that keep events by offsets."""
+    """Raise ``UserError`` for a flow without a source that keeps events by offsets."""
     if not bounded_by(spec, OffsetBounds):
         raise UserError(
             f"flow {flow} reads its own journals, which keep events for `journal.retain_seconds`: "
@@ -84,9 +84,8 @@ def require_offsets(flow: str, spec: FlowSpec) -> None:
 
 
 def offsets_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) -> str:
-    """The flow as ``name``, with only its sources that are bounded by offsets. ``bounds``:
-    partition such as ``orders.3`` -> first offset and end. Comments are lost. Raises
-    ``SpecError``."""
+    """Return the text of a flow ``name`` with only the sources bounded by offsets. ``bounds``:
+    first and end offset by partition, such as ``orders.3``. Drops comments. Raises SpecError."""
     root, sources = _with_sources(text, name, OffsetBounds)
     for names, options in sources:
         _remove(options, (names.start, names.end, *names.replaced))
@@ -100,8 +99,10 @@ def offsets_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) ->
 
 
 def times_text(text: str, name: str, paths: Collection[str], start: str, end: str) -> str:
-    """As ``offsets_text``, for sources bounded by write time in [``start``, ``end``), which they
-    leave unchanged; an empty ``start`` is open. ``paths`` replace theirs, if any."""
+    """Return the text of a flow ``name`` that has only the sources bounded by write time in
+    [``start``, ``end``); an empty ``start`` is open. The sources leave the objects that they read
+    unchanged. ``paths``, if any, replace the sources' paths. Comments are lost. Raises
+    ``SpecError``."""
     root, sources = _with_sources(text, name, TimeBounds)
     for names, options in sources:
         _remove(options, names.replaced)

@@ -1,6 +1,5 @@
-"""Parses YAML to a tree of nodes with lines, within size limits. Tags construct nothing, and types
-are not guessed: a scalar stays its text (``no`` is not ``False``) until the decoder knows the type
-of the option."""
+"""Parses YAML to a tree of nodes with lines, within size limits. Tags construct nothing, and
+scalars stay text (``no`` is not ``False``) until the decoder knows the option's type."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from flumeng.platform.options.problems import Problem, SpecError
 MAX_BYTES = 128 * 1024
 MAX_DEPTH = 20
 MAX_NODES = 10_000
-"""Counted with every alias expanded."""
+"""Most nodes of a file, counted with every alias expanded."""
 
 _TAGS = "tag:yaml.org,2002:"
 
@@ -23,7 +22,7 @@ _TAGS = "tag:yaml.org,2002:"
 def compose(
     text: str, *, file: str = "", max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES
 ) -> yaml.Node:
-    """The document in ``text``; marks of its nodes name ``file``. Raises ``SpecError``."""
+    """Parse ``text`` to a tree of nodes, whose marks name ``file``. Raises ``SpecError``."""
     if len(text.encode(errors="replace")) > max_bytes:
         raise SpecError([Problem(1, "", f"the file is larger than {max_bytes // 1024} KiB")])
     root = _compose_fast(text, file)
@@ -43,7 +42,7 @@ def compose(
 
 
 def items(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    """The entries of a mapping; empty for anything else."""
+    """Return the entries of a mapping; empty for any other node."""
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
     return {str(key.value): value for key, value in pairs}
 
@@ -57,7 +56,7 @@ def is_null(node: yaml.Node) -> bool:
 
 
 def describe(node: yaml.Node) -> str:
-    """The value, for the end of a message."""
+    """Return the value of a node as text for the end of a message."""
     if isinstance(node, yaml.MappingNode):
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
@@ -76,12 +75,12 @@ class _File(io.StringIO):
 
 
 def _source(text: str, file: str) -> str | _File:
-    """PyYAML takes the name of a file only from a stream."""
+    """Return the input of PyYAML, which takes the name of a file only from a stream."""
     return _File(text, file) if file else text
 
 
 def _compose_fast(text: str, file: str) -> yaml.Node | None:
-    """Uses libyaml, several times faster. None without it or on a fault, for a better message."""
+    """Parse with libyaml, which is fast. None without it, or at faults for PyYAML to describe."""
     if _FastLoader is None:
         return None
     try:
@@ -125,7 +124,7 @@ _FastLoader = _fast_loader()
 
 
 def _check_bounds(root: yaml.Node, max_nodes: int) -> None:
-    """Raises ``SpecError`` for foreign tags, endless aliases and files that expand too far."""
+    """Raise ``SpecError`` for foreign tags, endless aliases and files that expand too far."""
     count = 0
     pending = [(root, 1)]
     while pending:

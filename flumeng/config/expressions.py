@@ -58,14 +58,14 @@ _INTO: Mapping[str, frozenset[str]] = {
 
 
 def check_condition(text: str, columns: Columns) -> None:
-    """Raises ValueError unless ``text`` is a condition over ``columns``."""
+    """Raise ValueError unless ``text`` is a condition over ``columns``."""
     kind = Reader(columns).kind(sql_text.parse(text))
     if kind.name != BOOLEAN:
         raise ValueError(f"expected a condition, but this is a {kind.name}")
 
 
 def chosen(text: str, columns: Columns) -> dict[str, Kind]:
-    """The columns of ``text``, an expression of ``select``. Raises ValueError."""
+    """Return the columns that an expression of ``select`` makes. Raises ValueError."""
     if text.strip() == "*":
         return dict(columns)
     tree = sql_text.parse(text)
@@ -81,14 +81,14 @@ def chosen(text: str, columns: Columns) -> dict[str, Kind]:
 
 
 def columns_of_ddl(text: str) -> dict[str, Kind]:
-    """The columns of a list in Spark DDL. Raises ValueError."""
+    """Return the columns of a list in Spark DDL (``name TYPE, ...``). Raises ValueError."""
     columns = _kind_of_type(sql_text.parse_columns(text), 0).inner
     require_new((), [name for name, _ in columns])
     return dict(columns)
 
 
 class Reader:
-    """Finds the kind of an expression over ``columns``. Methods raise ValueError."""
+    """Determines the kind of an expression over ``columns``. Methods raise ValueError."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = {name.lower(): kind for name, kind in columns.items()}
@@ -203,7 +203,7 @@ class Reader:
         raise ValueError(f"a {of.name} has no entry for a {key.name}")
 
     def _logic(self, node: exp.Expr, depth: int) -> Kind:
-        """Chains of AND and OR are long, not deep."""
+        """Check AND and OR in a loop, since their chains may be longer than the allowed depth."""
         parts = [node]
         while parts:
             part = parts.pop()
@@ -219,7 +219,7 @@ class Reader:
             raise ValueError(f"expected a {expected}, but {shown(node)} is a {kind.name}")
 
     def _value(self, node: Any, depth: int) -> Kind:
-        """An operand that has to bind more tightly than NOT, AND and comparisons."""
+        """Return the kind of an operand. Raises ValueError for a predicate without parentheses."""
         if isinstance(node, _PREDICATES):
             raise ValueError(f"put this in parentheses: {shown(node)}")
         return self.kind(node, depth)
@@ -303,7 +303,7 @@ class Reader:
 def called(
     function: functions.Function, arguments: Sequence[Kind], literals: Sequence[Literal]
 ) -> Kind:
-    """The kind of a call. Raises ValueError."""
+    """Return the kind of a function call. Raises ValueError."""
     try:
         kind = function.check([_name(part) for part in arguments], literals)
     except ValueError as error:
@@ -314,7 +314,7 @@ def called(
 
 
 def _name(kind: Kind) -> str:
-    """Maps and arrays of texts differ from others."""
+    """Return the kind's name in signatures: ``other map`` unless all contents are texts."""
     texts = all(part.name == TEXT for _, part in kind.inner)
     return kind.name if texts or kind.name not in ("map", "array") else f"other {kind.name}"
 

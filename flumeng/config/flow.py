@@ -50,7 +50,7 @@ class JournalEncryption:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Unique references to the secrets, the one for new events first."""
+        """The references to the secrets, without duplicates, the one for new events first."""
         return tuple(dict.fromkeys((self.key, *self.previous_keys)))
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -62,7 +62,7 @@ Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
 
 FILES_SECONDS, OTHER_SECONDS = 60.0, 1.0
-"""Default age of a small batch, for sinks with a file per batch and for others."""
+"""Default age of a small batch in seconds, for sinks with a file per batch and for other sinks."""
 AMPLE_JOURNAL_BYTES = 2**30
 """A journal of this size holds a minute of events; a smaller one would block its senders."""
 
@@ -375,18 +375,18 @@ class FlowSpec:
 
     @cached_property
     def leaves(self) -> tuple[SinkStage, ...]:
-        """All sinks, by number."""
+        """All sinks in the order of their numbers."""
         return tuple(stage for stage in self.stages if isinstance(stage, SinkStage))
 
     @cached_property
     def all_sinks(self) -> tuple[Component[SinkOptions], ...]:
-        """By number, and last the one for dead letters."""
+        """All sinks in the order of their numbers, then the sink for dead letters."""
         sinks = tuple(leaf.part for leaf in self.leaves)
         return sinks if self.dead_letters is None else (*sinks, self.dead_letters)
 
     @property
     def targets(self) -> tuple[Component[SinkOptions], ...]:
-        """``all_sinks`` with members in place of groups."""
+        """All sinks, with the members of each group instead of the group."""
         return tuple(part for sink in self.all_sinks for part in sink.options.members or (sink,))
 
     @property
@@ -400,7 +400,7 @@ class FlowSpec:
 
     @property
     def partitioned(self) -> tuple[Component[SourceOptions], ...]:
-        """The sources with partitions found by discovery, and the journal in Kafka."""
+        """The sources whose partitions a discovery task finds, and the journal in Kafka."""
         sources = tuple(part for part in self.sources if part.options.placing == "partitioned")
         if self.journal.kafka is None:
             return sources
@@ -412,7 +412,7 @@ class FlowSpec:
 
     @property
     def by_batch(self) -> bool:
-        """Whether its tasks decide each batch before writing: a target knows batches by number."""
+        """Whether tasks decide each batch before writing: a target stores its number."""
         return any(sink.options.decided(self.delivery) for sink in self.all_sinks)
 
     @property

@@ -26,7 +26,7 @@ class FlowFile:
 
 
 class FlowFilesError(UserError):
-    """``problems``: every problem of every file."""
+    """Every problem of every flow file that was read."""
 
     def __init__(self, problems: Sequence[tuple[Path, Problem]]) -> None:
         self.problems = tuple(problems)
@@ -35,8 +35,8 @@ class FlowFilesError(UserError):
 
 
 def flow_files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files, and those in directories (.yaml or .yml, not .test.yaml), sorted. Raises
-    ``UserError`` for a directory without any."""
+    """Return the files, and those in directories (.yaml or .yml, not .test.yaml), sorted. Raises
+    ``UserError`` for a directory without such files."""
     files: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -54,7 +54,7 @@ def flow_files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_flows(files: Sequence[Path]) -> list[FlowFile]:
-    """Read all files (or ``STANDARD_INPUT``) of distinct flows. Raises ``FlowFilesError``."""
+    """Read and check all files, of distinct flows. Raises ``FlowFilesError`` with all problems."""
     read: list[FlowFile] = []
     problems: list[tuple[Path, Problem]] = []
     first: dict[str, Path] = {}
@@ -86,7 +86,7 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
 
 
 class Unfit(Exception):  # noqa: N818  reported as a problem
-    """The file is not read."""
+    """The file is too large or not regular, and is not read."""
 
 
 def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:

@@ -18,12 +18,12 @@ def check_flow_name(text: str) -> None:
 
 
 def part_name(flow: str, *words: str) -> str:
-    """The part named by these branches, and the kind of a sink."""
+    """Return the name of an isolated part: ``words`` are its branches, and the kind of a sink."""
     return PART.join((flow, *(word.replace("_", "-") for word in words)))
 
 
 def whole_of(flow: str) -> str:
-    """The flow of which this is a part, or itself."""
+    """Return the flow whose isolated part this is, or the flow itself."""
     return flow.partition(PART)[0]
 
 
@@ -32,15 +32,15 @@ def is_part(flow: str) -> bool:
 
 
 def parts_among(flows: Iterable[str], flow: str) -> list[str]:
-    """The parts of a flow among these, sorted; a part has none."""
+    """Return the parts of ``flow`` among ``flows``, sorted; a part has no parts."""
     return sorted(name for name in flows if name.startswith(flow + PART) and not is_part(flow))
 
 
 def beside(flow: str) -> tuple[str, ...]:
-    """A sort key: parts follow their flow."""
+    """Return a sort key by which parts follow their flow."""
     return tuple(flow.split(PART))
 
 
 def why_not_applied(flow: str) -> str:
-    """Empty for a flow that a person may apply."""
+    """Return why a person may not apply this flow, or ""."""
     return f"{flow} is an isolated part: apply its flow {whole_of(flow)}" if is_part(flow) else ""

@@ -1,4 +1,4 @@
-"""The top of a flow's text, unchecked: several times faster, for lists of very many flows."""
+"""A summary of a flow from its unchecked text: several times faster, for lists of many flows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outline:
 
 
 def outline(text: str) -> Outline:
-    """Raises ``SpecError`` for a text that is not YAML."""
+    """Summarise a flow's text. Raises ``SpecError`` when it is not YAML."""
     options = document.items(document.compose(text))
     delivery = options.get("delivery")
     return Outline(
@@ -40,7 +40,7 @@ def outline(text: str) -> Outline:
 
 
 def _sinks(segment: Mapping[str, yaml.Node]) -> Iterator[str]:
-    """Of a flow or branch, as ``FlowSpec.leaves``; isolated ones belong to another flow."""
+    """Yield the sinks of a flow or branch, as ``FlowSpec.leaves``, without isolated ones."""
     yield from _names(_own(segment.get("sinks")))
     for branch in _own(segment.get("branches")):
         if isinstance(branch, yaml.MappingNode):

@@ -24,7 +24,7 @@ TIME_PATTERN = re.compile(
 URL_PARTS = ("HOST", "PATH", "QUERY", "REF", "PROTOCOL", "FILE", "AUTHORITY", "USERINFO")
 
 Literal = str | int | None
-"""The value of a constant text or whole number, else None."""
+"""The value of a constant text or whole number; None for any other argument."""
 
 _ACCEPTED: Mapping[str, frozenset[str]] = {
     "S": ATOMIC,
@@ -47,8 +47,8 @@ _ACCEPTED: Mapping[str, frozenset[str]] = {
     "R": frozenset({TEXT}),
     "C": frozenset({INTEGER}),
 }
-"""The kinds accepted by a letter of a signature. ``X`` takes anything, each ``E`` of a call the
-same. ``K``, ``R`` and ``C`` are constants: a text, a regular expression, a whole number."""
+"""The kinds that a letter of a signature accepts. ``X`` accepts any; all ``E`` of a call have one
+kind. ``K``, ``R`` and ``C`` are constants: a text, a regular expression, a whole number."""
 
 _SIGNATURES = """
 upper lower ucase lcase initcap trim ltrim rtrim make_valid_utf8: S -> string
@@ -115,8 +115,8 @@ map_keys map_values: M -> array
 
 @dataclass(frozen=True)
 class Function:
-    """``parameters``: letters of ``_ACCEPTED``; the last may repeat. ``result``: a kind, or ``=``
-    for that of the equal arguments."""
+    """A function's signature. ``parameters``: letters of ``_ACCEPTED``; the last may repeat.
+    ``result``: a kind, or ``=`` for the common kind of the ``E`` arguments."""
 
     name: str
     parameters: tuple[str, ...]
@@ -125,7 +125,7 @@ class Function:
     result: str
 
     def check(self, kinds: Sequence[str], literals: Sequence[Literal]) -> str:
-        """The kind of a call; ``literals`` are its constants. Raises ValueError."""
+        """Return the kind of a call's result. ``literals``: its constants. Raises ValueError."""
         most = len(kinds) if self.repeats else len(self.parameters)
         if not self.least <= len(kinds) <= most:
             count = f"{self.least}" if self.least == most else f"{self.least} to {most}"
@@ -154,7 +154,7 @@ class Function:
         return common([k for k, letter in zip(kinds, letters, strict=True) if letter == "E"])
 
     def growth(self, of_arguments: Sequence[int], literals: Sequence[Literal]) -> int:
-        """Upper bound of the result's size, in sizes of an event, from those of the arguments."""
+        """Return the largest size of the result in event sizes, from those of the arguments."""
         total = sum(of_arguments)
         if self.result not in (TEXT, BINARY, "array", "="):
             return 0
@@ -169,7 +169,7 @@ class Function:
 
 
 def common(kinds: Sequence[str]) -> str:
-    """The common kind of alternatives. Raises ValueError."""
+    """Return the kind that fits all alternatives. Raises ValueError when there is none."""
     distinct = dict.fromkeys(kind for kind in kinds if kind != VOID)
     if not distinct:
         return VOID
@@ -301,17 +301,17 @@ first_value last_value: E -> =
 """
 AGGREGATES: Mapping[str, Function] = read(_AGGREGATES)
 WINDOWS: Mapping[str, Function] = read(_WINDOWS)
-"""Only with OVER, which aggregates take too."""
+"""Window functions. They need OVER, which aggregates may have too."""
 
 BY_ORDER = (
     "row_number", "ntile", "lag", "lead", "first_value", "last_value", "max_by", "min_by",
     "percentile_approx", "approx_percentile", "rows",
 )  # fmt: skip
-"""Their result depends on the order of rows with equal sort keys. ``rows``: windows of ROWS."""
+"""Functions whose result depends on the order of rows with equal sort keys; also ROWS windows."""
 
 
 def frame_allowed(kind: str, start: str, end: str) -> bool:
-    """Whether each row of a window takes a bounded time. FEW are at most FRAME_ROWS rows."""
+    """Return whether a window takes bounded time per row. FEW: at most FRAME_ROWS rows."""
     if start == "UNBOUNDED PRECEDING":
         return end in ("", "CURRENT ROW", "UNBOUNDED FOLLOWING")
     near = ("CURRENT ROW", "FEW")

@@ -25,7 +25,7 @@ DELIVERS = {
 
 
 def promise(spec: FlowSpec) -> tuple[str, ...]:
-    """Sentences about events: before they are accepted, after that, and in the sinks."""
+    """Return the guarantees in sentences: before and after acceptance of events, and in sinks."""
     again = [source.name for source in spec.sources if "replayable" in source.options.guarantees]
     replayed = list(dict.fromkeys(again))
     arrivals = dict.fromkeys((s.name, s.options.arrival()) for s in spec.sources)
@@ -89,7 +89,7 @@ def _apart(spec: FlowSpec) -> Iterator[str]:
 
 
 def local_paths(spec: FlowSpec) -> list[str]:
-    """The paths of its sinks on the disk of the collecting host."""
+    """Return the paths of sinks on the disk of the host that collects."""
     return [s.options.local_path for s in spec.targets if s.options.local]
 
 
@@ -169,7 +169,7 @@ def _files_a_day(spec: FlowSpec, sinks: int) -> str:
 
 
 def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, message)`` for conflicts. ``parts``: path -> value, without invalid parts."""
+    """Yield ``(path, message)`` for conflicting options. ``parts``: valid values by path."""
     components = [(path, part) for path, part in parts.items() if isinstance(part, Component)]
     durability = parts.get("durability", "disk")
     if parts.get("delivery") == "exactly-once" and durability in LOSES:
@@ -216,7 +216,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[str, str]]:
-    """A flow has one work queue."""
+    """Yield a problem for each work queue of a flow after the first."""
     queued = [
         (path, part) for path, part in components if part.kind == "source" and part.options.queued
     ]
@@ -351,5 +351,5 @@ def _delivery_problem(
 
 
 def _is_before(path: str, sink: str) -> bool:
-    """Whether the sink's events pass the filter at ``path``; dead letters come from all filters."""
+    """Return whether the sink's events pass the filter; dead letters come from all filters."""
     return sink.startswith(("dead_letters", path.rpartition("filters[")[0]))

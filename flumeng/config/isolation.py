@@ -1,7 +1,7 @@
 """Isolated sinks and branches: each runs as a flow of its own, derived from the text of its flow.
 
-That flow, the *part*, reads the same input under its own cursor, and has only the path of the tree
-to it, with the filters on that path. The flow itself runs the tree without its parts.
+That flow, the *part*, reads the same input under its own cursor. Its text has only the path through
+the tree that leads to it, with the filters on that path. The flow itself runs without its parts.
 
 1. An event goes to the same sinks as without isolation: a branch ``otherwise`` without its siblings
    gets their negated conditions.
@@ -27,7 +27,8 @@ ISOLATED = "isolated"
 
 @dataclass(frozen=True)
 class Part:
-    """An isolated sink or branch. ``steps``: numbers of the branches to it; ``sink``: of a sink."""
+    """An isolated sink or branch. ``steps``: the numbers of the branches that lead to it. ``sink``:
+    the number of the sink; None for a branch."""
 
     flow: str
     steps: tuple[int, ...] = ()
@@ -42,7 +43,7 @@ class Part:
 
 
 def parts(spec: FlowSpec) -> tuple[Part, ...]:
-    """The parts of a flow as written, depth first."""
+    """Return the isolated parts of a flow as written, depth first."""
     return tuple(_parts(spec, (spec.flow,), ()))
 
 
@@ -111,7 +112,7 @@ def _segments(segment: Segment, path: str) -> Iterator[tuple[str, Segment]]:
 
 
 def kept_text(root: yaml.Node, spec: FlowSpec) -> str:
-    """The flow without its isolated parts. ``spec``: as written in ``root``."""
+    """Return the text of the flow without its isolated parts. ``spec``: the flow in ``root``."""
     return str(yaml.serialize(_kept(root, spec)))
 
 
@@ -127,7 +128,7 @@ def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
 
 
 def together(node: yaml.Node) -> yaml.Node:
-    """A flow or branch without isolation."""
+    """Return a flow or branch in which no sink or branch is isolated."""
     entries = document.items(node)
     inner = {"sinks": _plain, "branches": lambda branch: _plain(together(branch))}
     return _with(
@@ -141,7 +142,7 @@ def together(node: yaml.Node) -> yaml.Node:
 
 
 def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | None) -> yaml.Node:
-    """A segment reduced to the path to the part, and the part."""
+    """Return a segment with only the isolated part and the path to it."""
     if not steps and sink is None:
         return _kept(node, segment)
     if not steps:
@@ -185,7 +186,7 @@ def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
 def _alone(
     node: yaml.Node, branch: Branch, siblings: Sequence[Branch], stay: Sequence[Branch]
 ) -> yaml.Node:
-    """A branch with only those siblings that ``stay``."""
+    """Return a branch next to only those siblings that ``stay``, with the same events as before."""
     if not branch.otherwise or len(stay) == len(siblings):
         return node
     others = [sibling.when for sibling in siblings if sibling.when is not None]
@@ -195,12 +196,12 @@ def _alone(
 
 
 def none_of(conditions: Sequence[str]) -> str:
-    """The negation of all conditions, true also for null, in terms that Arrow computes too."""
+    """Return a condition for Arrow that is true when all given ones are false or null."""
     return " AND ".join(f"(NOT ({c}) OR ({c}) IS NULL)" for c in map(str.strip, conditions))
 
 
 def without_dead_letters(entry: yaml.Node) -> yaml.Node:
-    """A filter that drops events for which another flow writes dead letters."""
+    """Return a filter that drops failed events, since another flow writes them as dead letters."""
     on_error = document.items(entry).get("on_error")
     if on_error is None or on_error.value != DEAD_LETTER:
         return entry
@@ -223,7 +224,7 @@ def _some(
 
 
 def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.Node:
-    """A copy with other values, in place or last; None removes. A name alone is unchanged."""
+    """Return a copy with entries replaced, added, or removed (None). A name alone is unchanged."""
     if not isinstance(mapping, yaml.MappingNode):
         return mapping
     pairs = {str(key.value): (key, value) for key, value in mapping.value}

@@ -16,7 +16,7 @@ Preset = Literal["java", "python", "go", "dotnet", "ruby", "rust"]
 Container = Literal["cri", "docker", "auto"]
 
 PIECE_SECONDS = 60.0
-"""Time limit for the rest of a container's message: longer than a restart."""
+"""Time limit for the other pieces of a container's message: longer than a restart."""
 
 KEY = ("host", "source", "path", "peer", "command")
 """Attributes that identify a stream of lines."""
@@ -110,7 +110,7 @@ class Multiline:
 
     @property
     def digest(self) -> str:
-        """Changes when lines are joined differently."""
+        """A hash of all options that determine how lines are joined."""
         pattern = self.pattern if self.preset is None else (repr(TRACES[self.preset]), True)
         options = [*pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
         options += [] if self.container is None else [self.container]
@@ -118,7 +118,7 @@ class Multiline:
 
     @property
     def pattern(self) -> tuple[str, bool]:
-        """The pattern, and whether a matching line continues an event; presets use ``TRACES``."""
+        """The pattern, and whether matching lines continue an event. Presets use ``TRACES``."""
         if self.starts is not None or self.messages_alone:
             return self.starts or "", False
         return self.continues or "", True

@@ -28,7 +28,8 @@ UNIONS = (Union, types.UnionType)
 
 @dataclass(frozen=True)
 class OptionRow:
-    """An option, in Markdown. ``value``: type and bounds; ``default`` may be `required`."""
+    """An option's documentation, in Markdown. ``value``: type and bounds. ``default``: or
+    `required`."""
 
     name: str
     value: str
@@ -48,7 +49,7 @@ def option_rows(cls: type[Any]) -> Iterator[OptionRow]:
 
 
 def nested_options(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
-    """Options with options of their own, with their class."""
+    """Yield the options that have options of their own, with the option class."""
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         for hint in _leaf_types(hints[field.name]):

@@ -1,5 +1,5 @@
-"""A flow with problems, as far as it is readable, so that all of its problems are found. An
-unreadable component gets the options ``Unreadable``, so that others keep their numbers."""
+"""The readable parts of a flow with problems, so that all of its problems are found. An unreadable
+component gets the options ``Unreadable``, so that the numbers of other components stay the same."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flumeng.platform.options.option import is_required
 
 
 class Unreadable(SourceOptions, FilterOptions, SinkOptions):
-    """Options of a component with a problem."""
+    """Options of a component that has a problem and could not be read."""
 
 
 def readable_flow(decoder: Decoder) -> FlowSpec:
-    """Options with a problem have their default."""
+    """Return the flow with defaults in place of options with a problem."""
     flow = _readable(decoder, FlowSpec, "")
     assert isinstance(flow, FlowSpec)
     return flow

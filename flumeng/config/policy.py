@@ -158,7 +158,7 @@ class SparkBounds:
     )
 
     def require(self, options: SparkOptions) -> None:
-        """Raises UserError for the first forbidden option."""
+        """Raise UserError for the first forbidden option."""
         if not options.local:
             self._require("masters", (options.master,))
         if options.python is not None:
@@ -286,7 +286,7 @@ class Policy:
     )
 
     def require(self, part: Component[Declared]) -> None:
-        """Raises UserError when a component needs more than is allowed. Reads the disk."""
+        """Raise UserError when a component needs more than the policy allows. Reads the disk."""
         if part.kind == "source" and part.name not in self.sources:
             raise UserError(f"this node's policy file does not allow the source {part.name}")
         package = registry.get(part.kind, part.name).distribution
@@ -317,7 +317,7 @@ class Policy:
             )
 
     def require_output(self, uri: str) -> None:
-        """Raises UserError when sinks may not write to ``uri``, with symlinks as of now."""
+        """Raise UserError when sinks may not write to ``uri``, with its symlinks resolved."""
         if not _is_in(self.outputs, uri):
             raise UserError(f"this node's policy file does not allow to write to {place_of(uri)}")
 
@@ -325,11 +325,11 @@ class Policy:
         return flow in self.tap or _ANYWHERE in self.tap
 
     def granted(self, subscriber: str) -> frozenset[str]:
-        """The flows that a subscriber may read here, ``*`` for all."""
+        """Return the flows that a subscriber may read on this node; ``*`` for all."""
         return frozenset(self.subscribers.get(subscriber, ()))
 
     def allows_file(self, path: str) -> bool:
-        """Whether the target of ``path``, with symlinks as of now, may be read."""
+        """Return whether the file at ``path``, with symlinks resolved, may be read."""
         real = os.path.realpath(path)
         return any(_is_below(real, os.path.realpath(root)) for root in self.paths)
 
@@ -338,13 +338,13 @@ UNRESTRICTED = Policy()
 
 
 def find(given: Path | None) -> Path | None:
-    """The given file, or the default if it exists."""
+    """Return the given file, or else the default one if it exists."""
     return DEFAULT_FILE if given is None and DEFAULT_FILE.exists() else given
 
 
 def load(path: Path | None) -> Policy:
-    """Without a file, all is allowed but commands, Python functions and foreign formats of Spark.
-    Raises UserError."""
+    """Read a policy file. Without a file, all is allowed but commands, Python functions and formats
+    that are not Spark's own. Raises UserError."""
     if path is None:
         return UNRESTRICTED
     try:
@@ -423,7 +423,7 @@ def _begins(entry: str, text: str) -> bool:
 
 
 def _resolved(text: str) -> str:
-    """Resolves symlinks of a path's directory, not of the file; other texts are unchanged."""
+    """Resolve symlinks of a path's directory, not of the file; other texts are unchanged."""
     path = text.removeprefix("file://")
     if not path.startswith("/"):
         return text

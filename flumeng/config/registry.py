@@ -43,8 +43,8 @@ OWN = "flumeng"
 
 @dataclass(frozen=True)
 class Entry:
-    """A component. ``options``: its option class, ``"module:Class"``; ``distribution``: its
-    package; ``wrong``: why it cannot be used, if known."""
+    """An installed component. ``options``: its option class, ``"module:Class"``; ``distribution``:
+    its package; ``wrong``: why it cannot be used, if known."""
 
     kind: Kind
     name: str
@@ -53,26 +53,26 @@ class Entry:
     wrong: str = ""
 
     def options_class(self) -> type[Any]:
-        """Raises UserError."""
+        """Import the option class. Raises UserError when the component cannot be loaded."""
         if self.wrong:
             raise UserError(self.wrong)
         return _options_class(self)
 
     def implementation_class(self) -> type[Any]:
-        """Raises ``ImportError`` for a missing package, UserError for another failure."""
+        """Import the implementation. Raises ``ImportError`` for a missing package, or UserError."""
         return self._loaded(self.options_class().implementation)
 
     def finder_class(self) -> type[Any]:
-        """Of a partitioned source. Raises as ``implementation_class``."""
+        """Import the finder of a partitioned source. Raises as ``implementation_class``."""
         cls = self.options_class()
         return self._loaded(cls.finder or cls.implementation)
 
     def poll_class(self) -> type[Any]:
-        """Of a polling source. Raises as ``implementation_class``."""
+        """Import the poller of a polling source. Raises as ``implementation_class``."""
         return self._loaded(self.options_class().poll)
 
     def fault(self) -> str:
-        """Why it is unusable, or "". A missing package of flumeng's own components is no fault."""
+        """Return why a component is unusable, or "". Missing packages count for plug-ins only."""
         try:
             self.options_class()
             if self.distribution != OWN:
@@ -105,7 +105,7 @@ def all_entries() -> tuple[Entry, ...]:
 
 
 def usable(kind: Kind) -> Iterator[tuple[str, type[Any]]]:
-    """Names and option classes, without those that cannot be loaded."""
+    """Yield the names and option classes of components that can be loaded."""
     for entry in entries(kind):
         with suppress(UserError):
             yield entry.name, entry.options_class()
@@ -116,7 +116,7 @@ def find(kind: Kind, name: str) -> Entry | None:
 
 
 def get(kind: Kind, name: str) -> Entry:
-    """Of a parsed flow, where it is known to exist."""
+    """Return a component of a parsed flow, which is known to exist."""
     return _installed()[kind, name]
 
 
@@ -126,7 +126,7 @@ def _installed() -> Mapping[tuple[Kind, str], Entry]:
 
 
 def read(points: Iterable[EntryPoint]) -> Mapping[tuple[Kind, str], Entry]:
-    """A name in two packages is unusable in both."""
+    """Return all components; a name that two packages define is unusable."""
     by_name: dict[tuple[Kind, str], Entry] = {}
     for entry in sorted(_entries(points), key=lambda entry: (_ORDER[entry.kind], entry.name)):
         key = entry.kind, entry.name

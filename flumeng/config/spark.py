@@ -37,7 +37,7 @@ OWN_CONF = (
     "spark.ui.proxyBase",
     "spark.ui.proxyRedirectUri",
 )
-"""Set by other options or flumeng itself."""
+"""Settings that flumeng itself or other options set."""
 OWN_SQL = "spark.sql."
 CATALOG = "spark.sql.catalog."
 FREE_SQL = (
@@ -46,7 +46,7 @@ FREE_SQL = (
     "spark.sql.autoBroadcastJoinThreshold",
     CATALOG,
 )
-"""SQL execution settings and catalogs. SQL semantics are fixed: results of flows would differ."""
+"""Allowed SQL settings: of execution and catalogs. Others would change the results of flows."""
 _MEMORY = re.compile("[1-9][0-9]{0,6}[mg]", re.ASCII)
 _PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
@@ -189,7 +189,7 @@ KEYS = {field.name: field for field in dataclasses.fields(SparkOptions)}
 
 
 def read(texts: Mapping[str, str]) -> SparkOptions:
-    """From texts by key. Raises UserError, also for options of a newer flumeng."""
+    """Parse settings from texts by key. Raises UserError, also for options of a newer flumeng."""
     text = "".join(f"{json.dumps(key)}: {value}\n" for key, value in texts.items())
     try:
         return decode(SparkOptions, document.compose(text or "{}"))
@@ -199,23 +199,23 @@ def read(texts: Mapping[str, str]) -> SparkOptions:
 
 
 def supported(texts: Mapping[str, str]) -> Mapping[str, str]:
-    """Without settings of a newer flumeng."""
+    """Return the settings without those of a newer flumeng."""
     return {key: text for key, text in texts.items() if key in KEYS}
 
 
 def normal(key: str, text: str) -> str:
-    """A setting on one line, as it is stored. Raises UserError."""
+    """Return a setting's text in the form in which it is stored, on one line. Raises UserError."""
     return _text(getattr(read({key: " ".join(text.split())}), key))
 
 
 def default(key: str) -> str | None:
-    """The text of a default; None without."""
+    """Return the text of a setting's default; None when it has none."""
     value = getattr(SparkOptions(), key)
     return None if value is None else _text(value)
 
 
 def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
-    """A node's settings, which override those of the cluster."""
+    """Return the settings of a node, which override those of the cluster."""
     return {**cluster, **node}
 
 

@@ -22,7 +22,7 @@ _SET_ESCAPE = re.compile(r"\\(?!x[0-9a-fA-F]{2}|[dDwWsSnrtf]|[^0-9A-Za-z])")
 
 
 def check(text: str) -> None:
-    """Raises ValueError."""
+    """Raise ValueError unless the text is an allowed regular expression."""
     _Pattern(text)
     try:
         re.compile(text)
@@ -35,7 +35,7 @@ def groups(text: str) -> int:
 
 
 def check_replacement(text: str, groups: int) -> None:
-    """``$1`` stands for a group. Raises ValueError."""
+    """Raise ValueError for a ``$1`` without that group, or for an unescaped backslash or ``$``."""
     for sign in re.finditer(r"\\(.?)|\$(\d?)", text, re.DOTALL):
         if sign[0].startswith("\\"):
             if sign[1] not in ("\\", "$"):
@@ -45,7 +45,7 @@ def check_replacement(text: str, groups: int) -> None:
 
 
 class _Pattern:
-    """Counts the ways in which each part matches; refuses an unbounded repeat inside a repeat."""
+    """Counts the ways in which each part can match; refuses an unbounded repeat inside a repeat."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -65,7 +65,7 @@ class _Pattern:
         return token
 
     def _alternatives(self, depth: int) -> tuple[int, bool]:
-        """The ways of all alternatives, and whether one is unbounded."""
+        """Return in how many ways all alternatives can match, and whether one is unbounded."""
         if depth > MOST_DEPTH:
             raise ValueError(f"the regular expression is nested deeper than {MOST_DEPTH}")
         ways, unbounded = self._sequence(depth)

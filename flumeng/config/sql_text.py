@@ -36,11 +36,11 @@ _DIALECT = Spark()
 
 
 class TextError(ValueError):
-    """The text is wrong for any columns."""
+    """The text is invalid, independent of the columns."""
 
 
 class _Parser(SparkParser):
-    """Parses every call as an unknown function, so that it keeps its name."""
+    """Parses every call as an unknown function, so that the call keeps its name."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -53,7 +53,7 @@ class _Parser(SparkParser):
 
 
 def parse(text: str) -> exp.Expr:
-    """Raises ValueError."""
+    """Parse one expression. Raises ValueError."""
     tokens = _tokens(text)
     _check_tokens(tokens)
     trees = _trees(text, tokens, "an expression", exp.Expr)
@@ -63,7 +63,7 @@ def parse(text: str) -> exp.Expr:
 
 
 def parse_query(text: str) -> exp.Query:
-    """A whole statement. Raises ValueError."""
+    """Parse one SELECT statement. Raises ValueError."""
     tokens = _tokens(text)
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
         raise TextError("expected one SELECT, perhaps with WITH before it")
@@ -91,7 +91,7 @@ def _trees(
 
 
 def parse_columns(text: str) -> exp.DataType:
-    """A struct of a list in Spark DDL. Raises ValueError."""
+    """Parse a list of columns in Spark DDL to a struct type. Raises ValueError."""
     wrong = 'expected columns in Spark DDL, like "user STRING, took_ms DOUBLE"'
     tokens = _tokens(f"STRUCT<{text}>")
     parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
@@ -120,7 +120,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _check_tokens(tokens: list[Token], also: Collection[str] = ()) -> None:
-    """Refuses tokens that Spark reads differently, or not at all."""
+    """Raise TextError for tokens that Spark reads differently, or not at all."""
     depth = 0
     for token in tokens:
         kind, text = token.token_type, token.text

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 LOG, HEAD, FRAME, CAUSE, ERROR, INDENTED = "log", "head", "frame", "cause", "error", "indented"
 TRACE, GROUP, CHAIN = "trace", "group", "chain"
 OTHER = "other"
-"""A line of no other kind."""
+"""A line that matches no pattern."""
 LEAD = "lead"
 """An OTHER line before a frame: the message of an exception."""
 LEAD_LINES = 20
-"""Most lines of a message before its first frame."""
+"""Most lines of an exception's message before its first frame."""
 UNKNOWN = "unknown"
 
 Moves = Mapping[str, Mapping[str, str]]
@@ -46,31 +46,32 @@ LOG_LINE = (
     r"|(?:ts|time|timestamp|level|lvl)=\S"  # logfmt
     r"|\S+ \S+ \S+ \[\d\d/[A-Z])"  # access logs
 )
-"""The first line of an event in usual log formats."""
+"""Matches the first line of an event in usual log formats."""
 ISO_LOG_LINE = r"^\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?:\s|$)"
-"""Lines of LOG that no earlier pattern matches, in any preset: cheaper."""
+"""A cheaper pattern for LOG lines that match no earlier pattern in any preset."""
 
 
 @dataclass(frozen=True)
 class Traces:
-    """``kinds``: patterns (RE2), the first match decides. White space is INDENTED at the latest."""
+    """The kinds of lines and the moves of a language. ``kinds``: patterns (RE2), of which the first
+    match decides; white space is INDENTED at the latest."""
 
     kinds: Kinds
     moves: Moves
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All kinds; the last two are OTHER and LEAD."""
+        """The names of all kinds; the last two are OTHER and LEAD."""
         return (*dict.fromkeys(kind for kind, _ in self.kinds), OTHER, LEAD)
 
     @property
     def leads(self) -> bool:
-        """Whether frames after a line change its kind."""
+        """Whether a line before a frame counts as LEAD."""
         return any(kind == FRAME for kind, _ in self.kinds)
 
 
 def _frames(*, head: Mapping[str, str] | None = None, lead_in_frames: str = "+plain") -> Moves:
-    """Moves for a log line, an exception with frames, and causes. ``head``: moves after a HEAD."""
+    """Return moves for log lines, exceptions with frames, and causes. ``head``: after a HEAD."""
     after = "open" if head is None else "head"
     starts = {LOG: "+open", HEAD: f"+{after}", LEAD: "+plain", OTHER: "+plain"}
     goes_on = {FRAME: "frames", CAUSE: "open", ERROR: "open"}

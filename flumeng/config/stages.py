@@ -10,8 +10,8 @@ from flumeng.config.component import DEAD_LETTER, Component, FilterOptions, Sink
 
 @dataclass(frozen=True)
 class Stage:
-    """``behind``: the number of the previous stage; None: it gets the events as read. ``path``: its
-    place in the file; ``place``: the same by names of branches, for messages and metrics.
+    """A filter, branch or sink. ``behind``: number of the previous stage, None when there is none.
+    ``path``: its place in the file; ``place``: the same by branch names, for messages and metrics.
     ``branch``: the full name of its branch; empty in the flow itself."""
 
     number: int
@@ -27,13 +27,13 @@ class FilterStage(Stage):
 
     @property
     def makes_dead_letters(self) -> bool:
-        """Whether failed events become dead letters, which leave the flow there."""
+        """Whether failed events leave the flow here, as dead letters."""
         return self.part.on_error == DEAD_LETTER
 
 
 @dataclass(frozen=True)
 class BranchStage(Stage):
-    """The entry of a branch; ``branch`` is its own name."""
+    """The entry of a branch; ``branch`` is the full name of the entered branch."""
 
     part: Branch
 
@@ -48,19 +48,19 @@ FlowStage = FilterStage | BranchStage | SinkStage
 
 
 def stages_of(flow: Segment) -> tuple[FlowStage, ...]:
-    """Depth first: filters, then sinks, then branches."""
+    """Return the stages depth first: filters, then sinks, then branches."""
     stages: list[FlowStage] = []
     _append(Located(flow), None, stages)
     return tuple(stages)
 
 
 def following(stages: tuple[FlowStage, ...], number: int | None) -> list[FlowStage]:
-    """The stages directly after ``number``; None: the first ones."""
+    """Return the stages directly after stage ``number``; None: the first stages."""
     return [stage for stage in stages if stage.behind == number]
 
 
 def leading_to(stages: tuple[FlowStage, ...], last: FlowStage) -> list[FlowStage]:
-    """The stages on the way to ``last``, and itself."""
+    """Return the stages on the path to ``last``, and ``last`` itself."""
     way = [last]
     while (before := way[-1].behind) is not None:
         way.append(stages[before])

@@ -21,10 +21,10 @@ from flumeng.platform.options.problems import nearest
 
 EVENTS = "events"
 IDENTITY: Columns = {"__journal": Kind(TEXT), "__seq": Kind(INTEGER), "__split": Kind(INTEGER)}
-"""Reserved columns of events when a sink asks for them; a star includes them."""
+"""Reserved columns, present when a sink asks for them; ``*`` includes them."""
 MOST_LIMIT = 2**31 - 1
 MOST_READS = 64
-"""Of tables, each use of a part of WITH counted: Spark's plan repeats it each time."""
+"""Most reads of tables. Each use of a WITH part counts, since Spark's plan repeats it."""
 _SELECT = {
     "expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit",
     "offset", "with_",
@@ -36,7 +36,7 @@ _JOINS = ("", "INNER", "OUTER", "SEMI", "ANTI")
 
 @dataclass(frozen=True)
 class Relation:
-    """``all``: columns in order, with IDENTITY. ``reads``: the number of tables it reads."""
+    """A table or query result. ``all``: columns with IDENTITY. ``reads``: number of tables read."""
 
     all: Columns
     reads: int = 1
@@ -47,16 +47,16 @@ class Relation:
 
     @property
     def identity(self) -> dict[str, int]:
-        """Its columns of IDENTITY, and their places."""
+        """The positions of the relation's IDENTITY columns, by name."""
         return {name: index for index, name in enumerate(self.all) if name in IDENTITY}
 
 
 Relations = Mapping[str, Relation]
-"""By lower-case name."""
+"""Relations by lower-case name."""
 
 
 def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str, Kind]:
-    """The result columns of the statement. Raises ValueError."""
+    """Check a statement and return its result columns. Raises ValueError."""
     relations = {name.lower(): Relation(columns) for name, columns in tables.items()}
     for columns in (events, *tables.values()):
         for name in columns:
@@ -70,8 +70,8 @@ def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str
 
 
 def unsteady(text: str) -> str | None:
-    """The part of a valid statement that depends on the order of events, or None. An order by
-    IDENTITY is total."""
+    """Return the part of a valid statement whose result depends on the order of events, or None.
+    Ordering by IDENTITY is total."""
     for node in sql_text.parse_query(text).walk():
         if isinstance(node, exp.Limit | exp.Offset):
             query: Any = node.parent
@@ -87,7 +87,7 @@ def unsteady(text: str) -> str | None:
 
 
 def leaves_unread(text: str) -> bool:
-    """Whether a valid statement may end before it has read all events."""
+    """Return whether a valid statement may end before it has read all events."""
     return any(
         query.args.get("limit") is not None and query.args.get("order") is None
         for query in sql_text.parse_query(text).find_all(exp.Query)
@@ -106,7 +106,7 @@ def _is_total(parts: Sequence[Any]) -> bool:
 
 
 class _Statement:
-    """Methods raise ValueError."""
+    """Checks a statement, and records the tables that it reads. Methods raise ValueError."""
 
     def __init__(self) -> None:
         self.read: set[str] = set()
@@ -288,7 +288,7 @@ class _Statement:
 
 @dataclass(frozen=True)
 class _Scope:
-    """The tables of FROM by name; ``merged``: columns of USING; ``aliases``: of the select list."""
+    """The tables of FROM by name. ``merged``: columns of USING. ``aliases``: of the select list."""
 
     relations: Relations
     merged: Columns = field(default_factory=dict)
@@ -335,12 +335,12 @@ class _Scope:
         return kinds[0]
 
     def identified(self, star: Any) -> set[str]:
-        """The tables whose IDENTITY a star includes."""
+        """Return the tables whose IDENTITY columns a ``*`` includes."""
         names = self.relations if isinstance(star, exp.Star) else [star.table.lower()]
         return {name for name in names if self.relations[name].identity}
 
     def star(self, node: Any) -> Relation | None:
-        """The columns of a star; None for anything else."""
+        """Return the columns of a ``*``; None for any other node."""
         if isinstance(node, exp.Star):
             _only(node, set())
             columns: dict[str, Kind] = dict(self.merged)
@@ -362,7 +362,7 @@ class _Scope:
 
 
 class _Reading(Reader):
-    """Expressions of a statement over the tables of ``scope``."""
+    """Checks expressions of a statement over the tables of ``scope``."""
 
     def __init__(
         self, scope: _Scope, statement: _Statement, tables: Relations, *, aggregating: bool = False
@@ -374,7 +374,7 @@ class _Reading(Reader):
         self._aggregating = aggregating
 
     def key(self, node: Any, depth: int) -> None:
-        """A key of GROUP BY or ORDER BY; a number is the place of a column."""
+        """Check a key of GROUP BY or ORDER BY; a number is the position of a column."""
         if not isinstance(constant(node), int) and self.kind(node, depth).name not in ATOMIC:
             raise ValueError(f"expected a plain value, not {shown(node)}")
 
@@ -417,7 +417,7 @@ class _Reading(Reader):
     def _aggregate(
         self, allowed: Mapping[str, functions.Function], node: exp.Anonymous, depth: int
     ) -> Kind:
-        """A call over rows of a group or window, with arguments of one row."""
+        """Return the kind of a call over a group or window; each argument is of one row."""
         _only(node, {"this", "expressions"})
         name, parts = str(node.this).lower(), list(node.expressions)
         if name == "count" and len(parts) == 1 and isinstance(parts[0], exp.Star):
@@ -449,7 +449,7 @@ class _Reading(Reader):
 
 
 def _check_frame(frame: exp.WindowSpec) -> None:
-    """Other frames take quadratic time."""
+    """Raise ValueError for window frames that take quadratic time."""
     _only(frame, {"kind", "start", "start_side", "end", "end_side"})
     ends = []
     for name in ("start", "end"):
@@ -539,7 +539,7 @@ def _only(node: Any, allowed: set[str]) -> None:
 
 
 def taken_over(query: str, events: Columns) -> set[str]:
-    """Unchanged ``events`` columns of a plain SELECT over the events; else none."""
+    """Return the ``events`` columns that a plain SELECT over the events leaves unchanged."""
     tree = sql_text.parse_query(query)
     source = tree.args.get("from_") if isinstance(tree, exp.Select) else None
     table = source.this if source is not None else None

@@ -26,7 +26,7 @@ DRIVERS: Mapping[str, str] = {
     "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
     "db2": "com.ibm.db2.jcc.DB2Driver",
 }
-"""Driver classes for Spark, which does not find those of packages."""
+"""JDBC driver classes by database; Spark does not find those of packages itself."""
 SILENT_SECONDS = 90
 SILENT: Mapping[str, tuple[str, int]] = {
     "postgresql": ("socketTimeout", 1),
@@ -35,7 +35,8 @@ SILENT: Mapping[str, tuple[str, int]] = {
     "sqlserver": ("socketTimeout", 1000),
     "db2": ("blockingReadConnectionTimeout", 1),
 }
-"""Read time-out property of a driver, and its units per second; most drivers default to none."""
+"""The driver's property for the read time-out, and its units per second; most drivers have no
+time-out by default."""
 _JDBC = re.compile(
     rf"jdbc:(?P<server>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
     r"(?::[0-9]{1,5})?(?:/[A-Za-z0-9_.-]*)?)(?:;databaseName=(?P<database>[A-Za-z0-9_.-]+))?",
@@ -46,7 +47,7 @@ PROPERTIES = (
     "connectTimeout", "encrypt", "hostNameInCertificate", "loginTimeout", "requireSSL",
     "socketTimeout", "ssl", "sslMode", "sslmode", "sslrootcert", "trustServerCertificate", "useSSL",
 )  # fmt: skip
-"""Safe properties: none makes a driver load a class or read other data."""
+"""Allowed properties: none makes a driver load a class or read other data."""
 
 
 def check_jdbc(text: str) -> None:
@@ -109,19 +110,19 @@ class Jdbc:
 
     @property
     def kind(self) -> str:
-        """A name in ``DRIVERS``."""
+        """The kind of the database: a key of ``DRIVERS``."""
         return self.address.partition(":")[0]
 
     @property
     def address(self) -> str:
-        """Server and database, as in the policy of a node."""
+        """The server and database, as written in the policy of a node."""
         match = _JDBC.fullmatch(self.url)
         assert match is not None
         return f"{match['server']}/{match['database']}" if match["database"] else match["server"]
 
     @property
     def table_address(self) -> str:
-        """The database that the table's name leads to."""
+        """The database that a qualified table name refers to."""
         *qualifiers, _ = self.table.split(".")
         catalogs = qualifiers if self.kind in ("mysql", "mariadb") else qualifiers[:-1]
         if not catalogs:
@@ -184,7 +185,7 @@ class LookupTable:
 
     @property
     def location(self) -> str:
-        """Of a table of files, with references to credentials."""
+        """The location of a table of files, with references to credentials."""
         assert self.path is not None
         return located(self.path, self.credentials)
 
@@ -195,7 +196,7 @@ class LookupTable:
         return self.path or ""
 
     def columns(self) -> Columns:
-        """Raises ValueError."""
+        """Return the columns of ``schema``. Raises ValueError."""
         from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
         columns = expressions.columns_of_ddl(self.schema)

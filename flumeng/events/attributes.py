@@ -12,11 +12,11 @@ from flumeng.events.byte_column import Mask
 
 ATTRS, PARSE_ERROR = "attrs", "parse_error"
 _MOST_SHOWN = 100
-"""Characters of a value that a reason shows."""
+"""Most characters of a value that a reason shows."""
 
 
 def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.MapArray:
-    """Adds ``reasons`` under ``key``, except null ones; an earlier reason of a row is kept."""
+    """Add ``reasons`` under ``key``, except null ones; an earlier reason of a row is kept."""
     noting = reasons.is_valid().to_numpy(False)
     if not noting.any():
         return attrs
@@ -57,7 +57,7 @@ def because(why: str, where: Mask) -> pa.Array:
 
 
 def misfit(why: str, values: pa.Array, where: Mask) -> pa.Array:
-    """The reason ``why`` with the value itself, where the mask is true."""
+    """Return ``why`` followed by the row's value where the mask is true, else null."""
     shown = values.take(pa.array(np.flatnonzero(where)))
     cut = pc.utf8_slice_codeunits(shown, 0, _MOST_SHOWN)
     cut = pc.if_else(pc.equal(cut, shown), cut, pc.binary_join_element_wise(cut, "...", ""))
@@ -70,12 +70,12 @@ def value(attrs: pa.MapArray, key: str) -> pa.Array:
 
 
 def put(attrs: pa.MapArray, key: str, values: pa.Array) -> pa.MapArray:
-    """Sets ``values`` under ``key``; rows with a null value stay unchanged."""
+    """Set ``values`` under ``key``; rows with a null value stay unchanged."""
     return note(without(attrs, [key], values.is_valid().to_numpy(False)), values, key)
 
 
 def without(attrs: pa.MapArray, keys: Sequence[str], rows: Mask | None = None) -> pa.MapArray:
-    """Removes the entries of ``keys``, in all rows or some."""
+    """Remove the entries of ``keys``, in all rows or only where ``rows`` is true."""
     offsets = attrs.offsets.to_numpy().astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     entries = attrs.keys.slice(first, last - first)

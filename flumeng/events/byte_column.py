@@ -1,4 +1,4 @@
-"""Text work on a whole column at once, without a loop over rows: positions in one flat byte array.
+"""Text operations on a whole column at once, without a loop over rows: positions in one byte array.
 The next space of every row is one ``searchsorted``, and a field of every row one Arrow ``take``."""
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class ByteColumn:
         return len(self.starts)
 
     def at(self, positions: Positions, ends: Positions) -> Bytes:
-        """The byte at each position; 0 at or behind the row's end."""
+        """Return the byte at each position; 0 at or after the row's end."""
         if not len(self.data):
             return np.zeros(positions.shape, np.uint8)
         return np.where(positions < ends, self.data.take(positions, mode="clip"), 0)
 
     def window(self, positions: Positions, width: int, ends: Positions) -> Bytes:
-        """``width`` bytes from each position, one row of the matrix a place; 0 behind the end."""
+        """Return ``width`` bytes from each position, as matrix columns; 0 after the row's end."""
         if len(self.data) < width:
             return self._window(positions, width, ends)
         rolling = np.lib.stride_tricks.sliding_window_view(self.data, width)
@@ -52,7 +52,7 @@ class ByteColumn:
         return self.at(positions + np.arange(width)[:, None], ends)
 
     def find(self, *characters: str) -> Positions:
-        """Sorted positions of all bytes that are one of ``characters``."""
+        """Return the sorted positions of all bytes that are one of ``characters``."""
         window = self.data[self._first :]
         hits = window == ord(characters[0])
         for character in characters[1:]:
@@ -62,7 +62,7 @@ class ByteColumn:
         return positions
 
     def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
-        """A binary column of ``data[starts[i]:ends[i]]``; null where not ``present``."""
+        """Return a binary column of ``data[starts[i]:ends[i]]``; null where not ``present``."""
         bounds = np.empty(2 * len(starts) + 1, np.int32)
         bounds[0:-1:2] = np.where(present, starts, 0)
         bounds[1::2] = np.where(present, ends, 0)
@@ -75,7 +75,7 @@ class ByteColumn:
 
 
 def following(sorted_positions: Positions, origins: Positions, ends: Positions) -> Positions:
-    """The first of ``sorted_positions`` at or after each origin, else the row's end."""
+    """Return the first of ``sorted_positions`` at or after each origin, else the row's end."""
     if not len(sorted_positions):
         return ends.copy()
     places = np.searchsorted(sorted_positions, origins)
@@ -85,7 +85,7 @@ def following(sorted_positions: Positions, origins: Positions, ends: Positions) 
 
 
 def contains(sorted_positions: Positions, positions: Positions) -> Mask:
-    """Whether each of ``positions`` is among ``sorted_positions``."""
+    """Return whether each of ``positions`` is among ``sorted_positions``."""
     if not len(sorted_positions):
         return np.zeros(len(positions), np.bool_)
     at = np.searchsorted(sorted_positions, positions).clip(max=len(sorted_positions) - 1)
@@ -94,7 +94,7 @@ def contains(sorted_positions: Positions, positions: Positions) -> Mask:
 
 
 def text(column: pa.Array) -> pa.Array:
-    """A binary column as strings, with U+FFFD for invalid UTF-8. Valid columns are not copied."""
+    """Return binary as strings, with U+FFFD for invalid UTF-8. Valid columns are not copied."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -102,8 +102,8 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def _repaired(column: pa.Array) -> pa.Array:
-    """Decodes all rows in one go. A newline behind each keeps rows apart: newlines survive
-    decoding, and their known number locates a row's end."""
+    """Decode all rows at once, joined with newlines. These survive decoding, and their known number
+    locates the end of each row."""
     closed = pc.binary_join_element_wise(pc.fill_null(column, b""), b"", b"\n")
     before = ByteColumn(closed)
     newlines = before.find("\n")

@@ -1,4 +1,4 @@
-"""Changes or adds columns of a batch, or casts them to text. The others keep their places."""
+"""Changes or adds columns of a batch, or casts them to text. Other columns keep their places."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from flumeng.platform.errors import UserError
 
 
 def replaced(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
-    """Replaces the fields of the same names in ``schema``, and appends the others."""
+    """Return ``schema`` with the fields of the same names replaced and new ones appended."""
     given = {field.name: field for field in fields}
     kept = [given.pop(field.name, field) for field in schema]
     return pa.schema([*kept, *given.values()])
 
 
 def changed(batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Replaces the columns of the same names in ``batch``, and appends the others."""
+    """Return ``batch`` with the columns of the same names replaced and new ones appended."""
     merged = {**{name: batch[name] for name in batch.schema.names}, **columns}
     new = [pa.field(name, column.type) for name, column in columns.items()]
     return pa.RecordBatch.from_arrays(list(merged.values()), schema=replaced(batch.schema, *new))
 
 
 def either(passing: pa.Schema, through: pa.Schema) -> pa.Schema:
-    """All columns of both schemas, perhaps null, since only some events go ``through`` a filter.
-    Raises UserError when no type holds both."""
+    """Return the schema after a filter that some events bypass: the columns before and after it,
+    which may be null. Raises UserError when no type holds both values of a column."""
     try:
         unified = pa.unify_schemas([passing, through], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -50,7 +50,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Joins events to tables of at least ``rows`` rows, but for the last."""
+    """Yield the events as tables of at least ``rows`` rows, except for the last table."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -62,7 +62,7 @@ def gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]
 
 
 def check_plain(events: pa.Schema, names: Iterable[str], reader: str) -> None:
-    """Raises UserError when a column is missing, or holds lists, maps or structs."""
+    """Raise UserError when a column is missing, or holds lists, maps or structs."""
     for name in names:
         if name not in events.names:
             shown = ", ".join(events.names) or "none"
@@ -74,8 +74,8 @@ def check_plain(events: pa.Schema, names: Iterable[str], reader: str) -> None:
 
 
 def texts(column: pa.Array) -> pa.BinaryArray:
-    """Texts for keys and names: binary unchanged, times as RFC 3339 in UTC, others as Arrow writes
-    them."""
+    """Return texts for keys and names: binary unchanged, times as RFC 3339 in UTC, other types as
+    Arrow writes them."""
     if pa.types.is_timestamp(column.type):
         shown = pc.strftime(column, "%Y-%m-%dT%H:%M:%S")
         return pc.binary_join_element_wise(shown, "Z", "").cast(pa.binary())

@@ -1,4 +1,4 @@
-"""The identity of an event: columns that filters never change, present if a sink needs ids."""
+"""The identity of an event: columns that filters never change, present when a sink needs them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pyarrow as pa
 
 JOURNAL, SEQ, SPLIT = "__journal", "__seq", "__split"
 COLUMNS = (JOURNAL, SEQ, SPLIT)
-"""The partition, the offset in it, and the number of the batch's split, from 0. Journals were the
-first kind of partition, hence the names."""
+"""The partition, the offset in it, and the number of the batch's split, from 0. The names are those
+of journals, which were the first kind of partition."""
 
 
 def with_identity(events: pa.Schema) -> pa.Schema:
@@ -23,7 +23,7 @@ def with_identity(events: pa.Schema) -> pa.Schema:
 
 
 def identify(events: pa.RecordBatch, split: int) -> pa.RecordBatch:
-    """Adds the identity to ``events`` with columns ``journal`` and ``seq``."""
+    """Add the identity columns to ``events``, which have the columns ``journal`` and ``seq``."""
     number = pa.repeat(pa.scalar(split, pa.int32()), events.num_rows)
     columns = [*events.columns, events.column("journal"), events.column("seq"), number]
     return pa.RecordBatch.from_arrays(columns, schema=with_identity(events.schema))

@@ -1,5 +1,5 @@
-"""The parts of a journal's id: ``flow.node.worker.suffix``, with the number of the ingest worker
-that made it. Flow names have no dots. Light to import."""
+"""The parts of a journal's id, ``flow.node.worker.suffix``: flow names have no dots, and the worker
+is the number of the ingest worker that made the journal. Imports little."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def is_id(text: str) -> bool:
-    """Whether it is a valid name of a journal, and of a directory."""
+    """Return whether the text is a valid name of a journal, and so of a directory."""
     return _ID.fullmatch(text) is not None
 
 
 def is_journal(text: str) -> bool:
-    """Whether it is an id of ``new_id``, with flow, node and worker."""
+    """Return whether the text is an id as ``new_id`` makes, with flow, node and worker."""
     return is_id(text) and _JOURNAL.fullmatch(text) is not None
 
 
 def is_node(text: str) -> bool:
-    """Whether a node may have that name: the ids of its journals contain it."""
+    """Return whether a node may have that name, which is part of its journals' ids."""
     return len(text) <= NODE_CHARACTERS and is_id(text)
 
 
@@ -39,11 +39,11 @@ def node_of(journal: str) -> str:
 
 
 def maker_of(journal: str) -> int:
-    """The number of the worker that made the journal; no other writes to it."""
+    """Return the number of the worker that made the journal; no other worker writes to it."""
     return int(journal.rsplit(".", 2)[1])
 
 
 def worker_of(journal: str, workers: int) -> int:
-    """The number of the worker that serves the journal: its maker, or 0 with fewer workers now."""
+    """Return the worker that serves the journal: its maker, or 0 if there are fewer workers."""
     maker = maker_of(journal)
     return maker if maker < workers else 0

@@ -22,18 +22,18 @@ from flumeng.platform.errors import UserError
 
 BODY, EXACT_BODY = "body", "body_base64"
 SHORT = dict(zip(b'\\"\b\t\n\f\r', (b"\\" + bytes([c]) for c in b'\\"btnfr'), strict=True))
-"""Other control characters are written by number."""
+"""Short escapes of JSON by byte; other control characters are escaped by number."""
 YEARS = {"D": (-719_528, 2_932_896), "us": (-62_167_219_200_000_000, 253_402_300_799_999_999)}
 """The years 0 to 9999, in days and microseconds since 1970."""
 LARGEST = 2**63 - 1
 NUMBER = {b"flumeng": b"number"}
-"""The metadata of a field whose texts are numbers of any length."""
+"""The metadata of a field whose texts are numbers with any number of digits."""
 _JSON_NUMBER = rb"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 
 
 @dataclass(frozen=True)
 class _Texts:
-    """``values`` between ``before`` and ``after`` are JSON; a null has no text."""
+    """JSON texts of a column: ``values`` between ``before`` and ``after``; a null has no text."""
 
     values: pa.Array
     before: bytes = b""
@@ -50,9 +50,9 @@ class _Texts:
 
 
 def rows(events: pa.RecordBatch, *, nulls: bool = False, end: bytes = b"") -> pa.BinaryArray:
-    """Formats each row of ``events`` as one JSON object in UTF-8, with ``end`` behind it. Null
-    fields are left out at every depth, unless ``nulls``. ``events`` are at most some 300 MB: a byte
-    takes up to six. Raises UserError for a column of a type that JSON cannot show."""
+    """Return each row as one JSON object in UTF-8, followed by ``end``. Null fields are left out at
+    every depth, unless ``nulls``. ``events`` are at most some 300 MB: a byte takes up to six.
+    Raises UserError for a column of a type that JSON cannot show."""
     fields = []
     for field, column in zip(events.schema, events.columns, strict=True):
         if field.name == BODY and pa.types.is_binary(field.type):
@@ -73,12 +73,12 @@ def is_number(field: pa.Field) -> bool:
 
 
 def values(name: str, column: pa.Array) -> pa.BinaryArray:
-    """Each value of the column ``name`` as JSON; a null has no text. See ``rows``."""
+    """Return each value of the column ``name`` as JSON, null for a null. Raises as ``rows``."""
     return _texts(name, column, nulls=False).joined()
 
 
 def parts(name: str, column: pa.Array) -> tuple[bytes, pa.BinaryArray, bytes]:
-    """The same as texts between two constants, for joining with others."""
+    """Return ``values`` as texts between two constants, for joining with other texts."""
     texts = _texts(name, column, nulls=False)
     return texts.before, texts.values, texts.after
 
@@ -90,7 +90,7 @@ def of_bodies(column: pa.BinaryArray) -> pa.BinaryArray:
 def _objects(
     fields: list[tuple[str, _Texts]], count: int, nulls: bool, end: bytes = b""
 ) -> pa.Array:
-    """Joins fields with commas around the first one without nulls."""
+    """Join fields to objects, with commas relative to the first field that is never null."""
     always = (n for n, (_, texts) in enumerate(fields) if nulls or not texts.values.null_count)
     pivot = next(always, None)
     parts: list[bytes | pa.Array] = [b"{"]
@@ -211,7 +211,7 @@ def _lists(column: pa.Array, texts: pa.Array) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """Writes a point or an exponent, so that no reader takes the numbers for integers."""
+    """Write floats with a point or an exponent, so that no reader takes them for integers."""
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     texts = _cast(column)
@@ -236,7 +236,7 @@ def _dates(column: pa.Array) -> pa.Array:
 
 
 def _with_far_years(texts: pa.Array, numbers: pa.Array, unit: Literal["us", "D"]) -> pa.Array:
-    """Corrects ``texts`` where Arrow does not write the year in ISO 8601."""
+    """Replace ``texts`` of years outside 0 to 9999, which Arrow does not write as ISO 8601."""
     first, last = YEARS[unit]
     far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if not pc.any(far).as_py():
@@ -257,7 +257,7 @@ def _base64(column: pa.Array) -> pa.Array:
 
 
 def escaped(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Escapes quotes, backslashes and control characters."""
+    """Escape quotes, backslashes and control characters."""
     for byte in _to_escape(content_of(column)):
         short = SHORT.get(byte, b"\\u%04x" % byte)
         column = pc.replace_substring(column, bytes([byte]), short)
@@ -282,7 +282,7 @@ def content_of(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _as_utf8(quoted: pa.BinaryArray) -> pa.BinaryArray:
-    """Replaces invalid UTF-8 by U+FFFD. ``quoted`` contains no line end."""
+    """Replace invalid UTF-8 by U+FFFD. ``quoted`` contains no line end."""
     try:
         quoted.cast(pa.string())
         return quoted

@@ -1,7 +1,7 @@
-"""A lazy batch: its events on their way through filters and sinks, before anything has run.
+"""A lazy batch: events with the filters and sinks that are to process them, before anything runs.
 
 A batch is the numbers of its splits, or a Spark DataFrame, followed by pending Arrow stages.
-Adjacent ones are fused into one Python stage, so events cross to the JVM only around Spark SQL.
+Adjacent stages are fused into one Python stage, so events cross to the JVM only around Spark SQL.
 Batches are immutable: several sinks can continue from the same one.
 """
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Runs in an executor, once a split. Pickled by reference: a plain class or function."""
+"""Transforms batches in an executor, once per split. Picklable: a plain class or function."""
 Action: TypeAlias = "Callable[[DataFrame], None]"
-"""Uses a DataFrame in the driver, in the thread and the Spark job of the batch."""
+"""Called with a DataFrame in the driver, in the thread and Spark job of the batch."""
 Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 """A session, or a function that returns one and may have to start it."""
 
 
 @dataclass(frozen=True)
 class LazyBatch:
-    """``pending`` are the stages after ``source``, None when they begin with the numbers of the
-    splits; ``schema`` is the last one's. Unless ``shuffled``, each partition has the rows of one
-    split, also when repeated. ``bound``: the value of its ``Parameter``. ``large_rows``: its
-    session accepts rows of any size."""
+    """A batch and its stages. ``pending``: those after ``source``, which is None when they start
+    from the numbers of the splits. ``schema``: of the output. Unless ``shuffled``, each partition
+    has the rows of one split, also when repeated. ``bound``: the value of the ``Parameter``.
+    ``large_rows``: the session accepts rows of any size."""
 
     session: Session
     splits: int
@@ -51,21 +51,21 @@ class LazyBatch:
 
     @classmethod
     def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
-        """Begins with ``stage`` over the numbers 0 to ``splits - 1``, each in a Spark task."""
+        """Return a batch that runs ``stage`` in a Spark task for each of the ``splits`` numbers."""
         return cls(session, splits, None, (stage,), schema)
 
     @property
     def spark(self) -> SparkSession:
-        """The session; use it only where Spark is needed, since its start may take seconds."""
+        """The session. Its start may take seconds, so it is used only where Spark is needed."""
         return self.session() if callable(self.session) else self.session
 
     @property
     def in_arrow(self) -> bool:
-        """Whether its last stage is Arrow: another one causes no crossing out of the JVM."""
+        """Whether the last stage is Arrow, so that a further one needs no transfer from the JVM."""
         return self.source is None or bool(self.pending)
 
     def beginning(self, schema: pa.Schema) -> LazyBatch:
-        """A batch of ``schema`` without stages, to find the stages that others would add."""
+        """Return a batch without stages, to determine the stages that filters would add."""
         return replace(self, source=None, pending=(), schema=schema)
 
     def without_identity(self) -> LazyBatch:
@@ -74,32 +74,33 @@ class LazyBatch:
         return self.arrow(_strip, identity.without(self.schema))
 
     def arrow(self, stage: Stage, schema: pa.Schema) -> LazyBatch:
-        """Appends ``stage``, which yields batches of exactly ``schema``."""
+        """Append ``stage``, which yields batches of exactly ``schema``."""
         return replace(self, pending=(*self.pending, stage), schema=schema)
 
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
         return self.in_spark(transform(self.sql_input()), shuffled=False)
 
     def sql_input(self) -> DataFrame:
-        """The batch as Spark SQL reads it, row by row. Raises LargeRowsError when it runs."""
+        """Return the DataFrame for Spark SQL, which reads rows. Running it may raise
+        LargeRowsError."""
         if self.large_rows or not self.in_arrow:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
 
     def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
-        """Continues with ``rows``, made by Spark of this batch, perhaps ``shuffled``."""
+        """Continue with ``rows``, which Spark made of this batch and perhaps ``shuffled``."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
         return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled)
 
     def acted(self, action: Action) -> LazyBatch:
-        """Ends with ``action``, which yields no rows; nothing can follow it."""
+        """End with ``action``, which yields no rows; no stage can follow it."""
         return replace(self, action=action)
 
     def prepared(self) -> LazyBatch:
-        """Prepares it for runs with other values bound to its ``Parameter``. A plan that leaves
-        each row in its split is kept whole. Any other would keep results of the first run (shuffled
-        rows, subqueries): only its analysis is kept."""
+        """Prepare the batch for runs with other values of its ``Parameter``. A plan that leaves
+        each row in its split is kept whole. Any other plan would keep results of the first run
+        (shuffled rows, subqueries), so only its analysis is kept."""
         if self.source is None or self.shuffled:
             return self
         execution = self.source._jdf.queryExecution()
@@ -111,12 +112,12 @@ class LazyBatch:
         return replace(self, source=type(self.source)(rows, self.spark))
 
     def bind(self, *given: Any) -> LazyBatch:
-        """Binds the value of its ``Parameter``; no secrets, since Spark's pages and event logs show
-        it."""
+        """Bind the value of the ``Parameter``. It must not be secret: Spark's pages and event logs
+        show it."""
         return replace(self, bound=given)
 
     def cached(self) -> LazyBatch:
-        """Computed once by Spark for several runs; ``release`` it afterwards."""
+        """Return a batch that Spark computes once for several runs; ``release`` it afterwards."""
         return replace(self, source=self.rows().persist(), pending=())
 
     def release(self) -> None:
@@ -124,14 +125,14 @@ class LazyBatch:
             self.source.unpersist()
 
     def after(self, shared: LazyBatch) -> tuple[Stage, ...] | None:
-        """The Arrow stages behind ``shared``; None when Spark SQL or an action follows it."""
+        """Return the Arrow stages after ``shared``; None when Spark SQL or an action follows it."""
         if self.action is not None or self.source is not shared.source:
             return None
         return self.pending[len(shared.pending) :]
 
     @property
     def all_arrow(self) -> Stage | None:
-        """All stages as one, over batches of split numbers; None with SQL or an action."""
+        """All stages fused, over split numbers; None when there is Spark SQL or an action."""
         if self.action is not None or self.source is not None:
             return None
         return Fused(self.pending)
@@ -148,7 +149,7 @@ class LazyBatch:
         return source.mapInArrow(Fused(self.pending), schema)
 
     def collect(self) -> list[Row]:
-        """Runs it; only for batches with an action, or with few rows a split."""
+        """Run the batch. Only for batches with an action, or with few rows per split."""
         context = self.spark.sparkContext
         if self.bound is not None:
             text = base64.b64encode(pickle.dumps(self.bound)).decode("ascii")
@@ -164,7 +165,7 @@ class LazyBatch:
 
 
 def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
-    """With times in UTC; a Spark without that argument uses UTC anyway."""
+    """Return the schema with times in UTC; a Spark without that argument uses UTC anyway."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  loads pyspark
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
@@ -173,11 +174,11 @@ def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
 
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 64 * 1024 * 1024
-"""Rows that come back from Spark SQL at once, and the most bytes of them."""
+"""Most rows, and most bytes, that Spark SQL returns at once."""
 
 
 class LargeRowsError(FlumengError):
-    """Rows from Spark SQL are so large that a bound on their number does not bound their bytes."""
+    """Rows from Spark SQL are too large: a limit on their number does not limit their bytes."""
 
 
 def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -196,7 +197,7 @@ PARAMETER = "flumeng.parameter"
 
 @dataclass(frozen=True)
 class Parameter:
-    """Makes a stage from a job's local property: one plan serves many batches."""
+    """A stage made from a job's local property, so that one plan serves many batches."""
 
     make: Callable[..., Stage]
 
@@ -216,15 +217,15 @@ def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 HELD_BYTES = 64 * 1024 * 1024
 FAILED_SINK = "flumeng_sink"
-"""The attribute of an error with the number of the sink that raised it."""
+"""The attribute of an error for the number of the sink that raised it."""
 BRANCH_SCHEMA = pa.schema([pa.field("branch", pa.int32()), pa.field("rows", pa.binary())])
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Runs each of ``stages`` over the same batches, computed once. With a number, its output is
-    one row of BRANCH_SCHEMA, as an Arrow stream; without one, it yields such rows itself. Batches
-    over HELD_BYTES wait on disk."""
+    """Runs each of ``stages`` over the same batches, which are computed once. The output of a stage
+    with a number is one row of BRANCH_SCHEMA, as an Arrow stream; a stage without one yields such
+    rows itself. Input over HELD_BYTES is stored on disk."""
 
     stages: tuple[tuple[int | None, Stage], ...]
 
@@ -248,7 +249,7 @@ class Branches:
 
 
 def write_stream(batches: Iterable[pa.RecordBatch], sink: Any) -> bool:
-    """Writes an Arrow stream; returns False, with nothing written, without batches."""
+    """Write an Arrow stream. Without batches, write nothing and return False."""
     writer = None
     for batch in batches:
         if writer is None:
@@ -261,7 +262,7 @@ def write_stream(batches: Iterable[pa.RecordBatch], sink: Any) -> bool:
 
 @dataclass(frozen=True)
 class Fused:
-    """Runs ``stages`` one after the other; their errors contain no secrets."""
+    """Runs ``stages`` one after another; their errors contain no secrets."""
 
     stages: tuple[Stage, ...]
 

@@ -27,7 +27,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class PatternPath:
-    """``root``: the directory before the first pattern, without a trailing slash."""
+    """A path with patterns. ``root``: the directory before the first, without a final slash."""
 
     def __init__(self, path: str) -> None:
         path, self._query = split_query(path)
@@ -41,7 +41,7 @@ class PatternPath:
         self._directories: dict[int, str] = {}
 
     def split(self, batch: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Yields directories and the rows of ``batch`` for each, in order; without a time, those of
+        """Yield each directory with its rows of ``batch``, in order; rows without a time go to
         1970. Raises UserError when the batch lacks a column of the path."""
         if not batch.num_rows:
             return
@@ -106,13 +106,13 @@ def _digits(moment: datetime, pattern: str) -> str:
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"
 MOST_BYTES = 200
-"""File systems take names of 255 bytes."""
+"""Most bytes of a name: file systems allow 255."""
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]|^[._]""")
 
 
 def hive_name(value: str) -> str:
-    """Escapes a value for a path, also a first dot or underscore, since readers skip such names. An
-    empty value is NOTHING; a long one ends with its hash."""
+    """Escape a value for a path, also a leading dot or underscore, since readers skip such names.
+    An empty value becomes NOTHING; a long one is cut and ends with its hash."""
     if not value:
         return NOTHING
     name = _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value)

@@ -1,4 +1,4 @@
-"""The columns of an event in journals; its seq is the frame's first seq plus the row."""
+"""The columns of an event in journals. Its seq is the frame's first seq plus the row number."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A file for each filter; its options are in ``options``, which needs no data library."""
+"""A module for each filter. Its options are in ``options``, which imports no data library."""

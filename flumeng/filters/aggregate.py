@@ -1,4 +1,5 @@
-"""The filter ``aggregate``: sums up the events of each key and window in a split, mergeably."""
+"""The filter ``aggregate``: aggregates the events of each key and window in a split. The results of
+several splits can be merged."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class AggregateFilter(Filter):
 
 @dataclass(frozen=True)
 class AggregateStage:
-    """Computes ``values`` for each key ``by`` and window of ``window_micros``, once a split."""
+    """Aggregates a split's events: ``values`` for each key in the columns ``by`` and window."""
 
     by: tuple[str, ...]
     values: tuple[tuple[str, Value], ...]
@@ -140,7 +141,7 @@ class _Groups:
         return cls(again.table, functions)
 
     def histograms(self, keys: pa.Table) -> pa.StructArray:
-        """Builds a histogram for each of ``keys``, from counts of keys and buckets."""
+        """Return a histogram for each row of ``keys``, built from the counts per key and bucket."""
         both = pa.concat_tables([keys, self.table.select(keys.column_names)]).combine_chunks()
         first, group = groups([column.combine_chunks() for column in both.columns])
         row_of = np.empty(len(first), np.int64)
@@ -151,7 +152,7 @@ class _Groups:
 
 @dataclass(frozen=True)
 class _Part:
-    """Aggregates of some rows; ``counted``: for each histogram counts of keys and buckets."""
+    """Partial aggregates; ``counted`` has the counts per key and bucket of each histogram."""
 
     plain: _Groups
     counted: tuple[_Groups, ...]
@@ -174,7 +175,7 @@ _OPTIONS = {"first": pc.ScalarAggregateOptions(skip_nulls=False)}
 
 
 def _column(events: pa.Table, of: Value) -> pa.ChunkedArray:
-    """The argument of the function; a condition is null where it is not true."""
+    """Return the argument column of a function; a condition that is not true becomes null."""
     if of.argument is None:
         return _ones(events)
     column = events[of.argument]
@@ -186,6 +187,6 @@ def _ones(events: pa.Table) -> pa.ChunkedArray:
 
 
 def _modulo(micros: pa.ChunkedArray, length: int) -> pa.ChunkedArray:
-    """The offset of each moment in its window, also before 1970."""
+    """Return the offset of each time within its window, also for times before 1970."""
     rest = pc.subtract(micros, pc.multiply(pc.divide(micros, length), length))
     return pc.if_else(pc.less(rest, 0), pc.add(rest, length), rest)

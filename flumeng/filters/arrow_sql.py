@@ -1,9 +1,6 @@
-"""Translates Spark's analysed plan to Arrow, for expressions that Arrow computes exactly alike.
-
-Spark SQL copies each event into the JVM and back, which costs several times its parsing and
-writing. The expressions listed here mean the same in Arrow, with nulls and types; any other is left
-to Spark.
-"""
+"""Translates Spark's analysed plan to Arrow where both compute exactly alike, with nulls and types;
+any other expression is left to Spark. Spark SQL copies each event into the JVM and back, which
+costs several times its parsing and writing."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ TYPES: Mapping[str, pa.DataType] = {**ORDERED, "boolean": pa.bool_()}
 
 
 class LeftToSparkError(Exception):
-    """The expression is not listed here."""
+    """The expression has no exact equivalent in Arrow, so Spark has to compute it."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Call:
 
     @property
     def reads(self) -> bool:
-        """Whether it reads rows; else it is a single value."""
+        """Whether the call reads a column; otherwise its result is a single value."""
         return any(part.reads for part in self.arguments)
 
     def of(self, batch: pa.RecordBatch) -> Any:
@@ -132,7 +129,7 @@ class ProjectStage(EachBatch):
 
 
 def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage | None:
-    """A stage for the condition ``text``; None when Spark has to run it."""
+    """Return an Arrow stage for the condition ``text``; None when Spark has to compute it."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.where(text))
     if not _is_directly("Filter", plan):
@@ -145,7 +142,7 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage 
 
 
 def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """A stage for ``texts`` when each is a column or a cast, perhaps with an alias."""
+    """Return an Arrow stage that computes ``texts``; None unless all are columns and casts."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.selectExpr(*texts))
     if not _is_directly("Project", plan):
@@ -172,7 +169,7 @@ def field_of(source: Column | Cast, schema: pa.Schema, name: str) -> pa.Field:
 
 
 class _Reader:
-    """Reads Spark's analysed expressions; columns by Spark's ids, since names may repeat."""
+    """Translates Spark's analysed expressions. Columns have Spark's ids, since names may repeat."""
 
     def __init__(self, rows: DataFrame, schema: pa.Schema) -> None:
         ids = (column.exprId().id() for column in items(_analysed(rows).output()))
@@ -221,7 +218,7 @@ class _Reader:
         return Entry(map_column.name, constant.value.as_py())
 
     def _constant(self, node: Any) -> Constant:
-        """A literal, or one that Spark widens from int to bigint."""
+        """Return a literal, or one that Spark widens to bigint. Raises LeftToSparkError."""
         kind, name = class_name(node), node.dataType().simpleString()
         if kind == "Cast" and name == "bigint":
             inner = self._constant(node.child())
@@ -261,13 +258,12 @@ _NUMBER = (
     r"[\x00-\x20\x7f]*$"
 )
 _MOST_DIGITS = 19
-"""More do not fit a bigint; so many fit an unsigned one."""
+"""Numbers with more digits do not fit a bigint; all with 19 fit an unsigned 64-bit integer."""
 
 
 def whole_numbers(texts: Any, kind: pa.DataType) -> Any:
-    """Casts strings to int32 or int64 as ``UTF8String.toInt`` and ``toLong`` without ANSI mode:
-    ignores spaces and control characters around the number, truncates decimals, null where Spark
-    has null."""
+    """Cast strings to int32 or int64 like Spark's ``UTF8String.toInt`` and ``toLong`` without ANSI
+    mode: strip spaces and control characters, truncate decimals, return null where Spark does."""
     parts = pc.extract_regex(texts, pattern=_NUMBER)
     sign, zeros, digits, point = (
         pc.struct_field(parts, [name]) for name in ("sign", "zeros", "digits", "point")

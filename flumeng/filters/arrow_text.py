@@ -1,5 +1,5 @@
-"""Translates the text of Spark SQL to Arrow without a JVM: the same stages as ``arrow_sql``, where
-the text alone determines Spark's reading and types."""
+"""Translates the text of Spark SQL to the stages of ``arrow_sql`` without a JVM. Texts whose
+meaning or types depend on Spark's analysis are left to ``arrow_sql``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Typed = tuple[Expression, pa.DataType]
 
 
 def condition(schema: pa.Schema, text: str) -> FilterStage | None:
-    """A stage for the condition ``text``; None when it is left to Spark."""
+    """Return an Arrow stage for the condition ``text``; None when it needs Spark's analysis."""
     try:
         expression = _Reader(schema).logic(_parsed(text))
     except LeftToSparkError:
@@ -53,7 +53,7 @@ def condition(schema: pa.Schema, text: str) -> FilterStage | None:
 
 
 def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """A stage for ``texts`` when each is a column or a cast, perhaps with an alias."""
+    """Return an Arrow stage that computes ``texts``; None when one needs Spark's analysis."""
     reader = _Reader(schema)
     sources: list[Expression] = []
     fields: dict[str, pa.Field] = {}
@@ -80,7 +80,7 @@ def _parsed(text: str) -> exp.Expr:
 
 
 class _Reader:
-    """Reads sqlglot's trees over rows of ``schema``. Methods raise LeftToSparkError."""
+    """Translates sqlglot's syntax trees for rows of ``schema``. Methods raise LeftToSparkError."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._types = {field.name: field.type for field in schema}
@@ -89,7 +89,7 @@ class _Reader:
             self._names.setdefault(name.lower(), []).append(name)
 
     def named(self, tree: exp.Expr) -> tuple[Column | Cast, str]:
-        """The column or cast of ``tree``, and its name; a cast needs an alias."""
+        """Return the column or cast of ``tree``, and its name; a cast needs an alias."""
         of, name = (tree.this, tree.alias) if isinstance(tree, exp.Alias) else (tree, tree.name)
         if isinstance(of, exp.Cast) and isinstance(tree, exp.Alias):
             return self._cast(of)[0], name
@@ -133,7 +133,7 @@ class _Reader:
         return Call(LOGIC["Not"], (self.logic(node),))
 
     def _operand(self, node: Any) -> Expression:
-        """The operand of IS NULL: a value, or a condition in parentheses."""
+        """Return the operand of IS NULL: a value, or a condition in parentheses."""
         return self.logic(node) if _is_compound(node) else self._value(node)[0]
 
     def _among(self, node: exp.In) -> Expression:
@@ -202,7 +202,7 @@ def _compared(kind: str, left: Typed, right: Typed) -> Call:
 
 
 def _widened(value: Expression) -> Constant:
-    """A constant as a bigint; for a column Spark would cast each value."""
+    """Return a constant as a bigint. Raises LeftToSparkError for a column."""
     if not isinstance(value, Constant):
         raise LeftToSparkError("Cast")
     return Constant(value.value.cast(pa.int64()))
@@ -240,7 +240,7 @@ def _chain(node: Any) -> list[Any]:
 
 
 def _balanced(function: str, parts: Sequence[Expression]) -> Expression:
-    """Nests a long chain by halves, as Spark's parser does, so that it is not deep."""
+    """Join conditions as a balanced tree, like Spark's parser, so that it is not deep."""
     if len(parts) == 1:
         return parts[0]
     middle = (len(parts) - 1) // 2 + 1

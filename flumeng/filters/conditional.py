@@ -1,5 +1,5 @@
-"""Runs a filter on the events for which a condition is true; the others bypass it. Columns that it
-adds are null for the others, unless an earlier filter made them too. Rows keep their order."""
+"""Runs a filter only on the events for which a condition is true; others bypass it. A column that
+it adds is null for the others, unless an earlier filter made the column. Rows keep their order."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROW = "_flumeng_row"
 
 
 class ConditionalFilter(Wrapping):
-    """Runs ``inner``, in Arrow, on the events that meet ``condition``. It must keep unknown
-    columns, and does not get the columns ``again``, which it makes."""
+    """Runs the filter ``inner`` in Arrow on the events that meet ``condition``. ``inner`` must keep
+    unknown columns; it makes the columns ``again``, so it does not receive them."""
 
     def __init__(self, inner: Filter, condition: str, again: frozenset[str] = frozenset()) -> None:
         super().__init__(inner)
@@ -43,13 +43,13 @@ class ConditionalFilter(Wrapping):
 
 @dataclass(frozen=True)
 class ConditionalStage:
-    """Sends the events marked by WHEN through ``inner``, with the column ROW; drops WHEN."""
+    """Runs ``inner`` on the events marked by WHEN, with row numbers in ROW; drops WHEN."""
 
     inner: Stage
     before: pa.Schema
     behind: pa.Schema
     again: frozenset[str] = frozenset()
-    """Columns of ``before`` that ``inner`` makes itself, so it does not get them."""
+    """Columns of ``before`` that ``inner`` makes itself, so it does not receive them."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

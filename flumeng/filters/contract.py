@@ -1,4 +1,4 @@
-"""The contract of filters: from batch to batch by Spark SQL or Arrow, never row by row."""
+"""The contract of filters: they change whole batches by Spark SQL or Arrow, never row by row."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Filter(Protocol):
 
     @property
     def identified(self) -> bool:
-        """Whether it names columns of ``events.identity``."""
+        """Whether the filter refers to columns of ``events.identity`` by name."""
         return False
 
     @property
     def tables(self) -> Sequence[RefreshedTable]:
-        """Its lookup tables, refreshed at the start of each batch."""
+        """The lookup tables of the filter, refreshed at the start of each batch."""
         return ()
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        """Called once a batch, on the driver; plans and computes nothing. Also called when the task
-        starts, perhaps before its lookup tables are loaded. Raises UserError for unfit columns."""
+        """Add stages to ``batch``; compute nothing. Called on the driver once a batch, and when the
+        task starts, perhaps before lookup tables are loaded. Raises UserError for unfit columns."""
 
 
 class EachBatch(ABC):

@@ -1,4 +1,4 @@
-"""A scanner for a whole column: one position in each row; each step reads one byte of every row."""
+"""A scanner for a whole column: it has a position in each row; a step reads a byte of every row."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions
 
 MOST_SPACES = 8
-"""Longer runs are not skipped as one."""
+"""Most spaces that ``skip_spaces`` skips at once."""
 
 
 class Cursor:
-    """``places[i]`` is the position in row i, never moved behind ``ends[i]``."""
+    """Positions in the rows of a column. ``places[i]`` never moves past ``ends[i]``."""
 
     def __init__(self, flat: ByteColumn, places: Positions, ends: Positions) -> None:
         self.places = places
@@ -19,14 +19,14 @@ class Cursor:
         self._flat = flat
 
     def byte(self, ahead: int = 0) -> Bytes:
-        """The byte ``ahead`` of each position; 0 behind the end."""
+        """Return the byte ``ahead`` bytes after each position; 0 after the end."""
         return self._flat.at(self.places + ahead, self.ends)
 
     def move(self, where: Mask, steps: int = 1) -> None:
         self.places = self.places + where * steps
 
     def skip(self, characters: str) -> Mask:
-        """Skips one of ``characters``; returns the rows that had one."""
+        """Skip one of ``characters``; return the rows that had one."""
         byte = self.byte()
         skipped: Mask = byte == ord(characters[0])
         for character in characters[1:]:
@@ -35,7 +35,7 @@ class Cursor:
         return skipped
 
     def skip_spaces(self) -> Mask:
-        """Skips up to MOST_SPACES spaces; returns the rows that had one."""
+        """Skip up to MOST_SPACES spaces; return the rows that had one."""
         skipped = going = self.skip(" ")
         for _ in range(MOST_SPACES - 1):
             if not going.any():
@@ -45,7 +45,7 @@ class Cursor:
         return skipped
 
     def number(self, most: int) -> tuple[Positions, Positions]:
-        """Skips up to ``most`` digits; returns their value and count."""
+        """Skip up to ``most`` digits; return their value and count."""
         value = np.zeros(len(self.places), np.int64)
         width = np.zeros(len(self.places), np.int64)
         going = np.ones(len(self.places), np.bool_)

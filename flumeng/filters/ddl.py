@@ -28,7 +28,7 @@ _DECIMAL = re.compile(r"decimal(?:\(([0-9]+)(?:, ([0-9]+))?\))?")
 
 
 def columns_of(ddl: str) -> pa.Schema:
-    """All nullable. Raises UserError."""
+    """Return the columns of a Spark DDL text as an Arrow schema, all nullable. Raises UserError."""
     try:
         return pa.schema(_fields(sql_text.parse_columns(ddl)))
     except ValueError as error:
@@ -40,7 +40,7 @@ def type_of(text: str) -> pa.DataType:
 
 
 def shown(kind: pa.DataType) -> str:
-    """A type in DDL; of a nested one only the kind."""
+    """Return a type as DDL; of a nested type only its kind, such as STRUCT."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     if pa.types.is_nested(kind):

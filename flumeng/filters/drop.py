@@ -29,7 +29,7 @@ class DropFilter(Filter):
 
 @dataclass(frozen=True)
 class DropStage(EachBatch):
-    """Removes the entries ``keys`` of ``attrs``; ``kept`` are the columns that stay."""
+    """Removes the entries ``keys`` of the column ``attrs``, and all columns but ``kept``."""
 
     keys: tuple[str, ...]
     kept: tuple[str, ...]

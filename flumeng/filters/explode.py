@@ -1,4 +1,4 @@
-"""The filter ``explode``: a row for each entry of an array, one with null for an empty array."""
+"""The filter ``explode``: makes a row of each array entry, and one with null of an empty array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flumeng.filters.json_check import are_json
 from flumeng.filters.options.explode import Explode
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 8192, 16 * 1024 * 1024
-"""Most rows, and most bytes of the shared columns, in one batch."""
+"""Most rows of an output batch, and most bytes of the columns that are copied for each entry."""
 TEXTS = pa.list_(pa.string())
 
 
@@ -68,7 +68,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
-    """Parses JSON arrays of texts; also returns which inputs are no arrays."""
+    """Parse texts as JSON arrays of texts; return the arrays, and which inputs are no arrays."""
     if pa.types.is_string(texts.type):
         texts = pc.ascii_trim_whitespace(texts)
     raws = texts.cast(pa.binary())
@@ -79,7 +79,7 @@ def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
 
 
 def _padded(arrays: pa.Array, lengths: Positions) -> pa.Array:
-    """All entries, with a null for each empty array."""
+    """Return the entries of all arrays, with a null for each empty array."""
     empty = lengths == 0
     places = np.cumsum(np.maximum(lengths, 1)) - np.maximum(lengths, 1)
     is_entry = np.ones(int(np.maximum(lengths, 1).sum()), np.bool_)
@@ -97,7 +97,7 @@ def _bytes_of(batch: pa.RecordBatch) -> Positions:
 
 
 def _cuts(sizes: Positions) -> Iterator[tuple[int, int]]:
-    """Bounds of batches of rows of these sizes; a single empty batch for no rows."""
+    """Yield the bounds of batches for rows of ``sizes`` bytes; one empty batch for no rows."""
     ends = np.cumsum(sizes)
     first = 0
     while first == 0 or first < len(sizes):

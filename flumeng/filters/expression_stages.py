@@ -13,14 +13,15 @@ from flumeng.filters.arrow_sql import FilterStage, ProjectStage
 
 
 class Condition:
-    """A condition, parsed once for each schema of events."""
+    """A condition in Spark SQL, translated once for each schema of events."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._stages: dict[pa.Schema, FilterStage | None] = {}
 
     def stage(self, batch: LazyBatch) -> FilterStage | None:
-        """The stage; None when Spark has to run it. Raises UserError if it is forbidden."""
+        """Return the condition's Arrow stage; None when Spark has to compute it. Raises UserError
+        for a forbidden expression."""
         schema = batch.schema
         if schema not in self._stages:
             translated = arrow_text.condition(schema, self.text)
@@ -32,7 +33,7 @@ class Condition:
 
 
 def columns(batch: LazyBatch, texts: Sequence[str]) -> ProjectStage | None:
-    """The stage for a list of columns, each an expression; see ``Condition.stage``."""
+    """Return the stage that computes ``texts``; None and UserError as in ``Condition.stage``."""
     stage = arrow_text.columns(batch.schema, texts)
     if stage is not None:
         return stage

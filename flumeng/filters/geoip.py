@@ -1,6 +1,5 @@
 """The filter ``geoip``: columns from a MaxMind database; each distinct address is looked up once.
-The database is a file on each host, reopened when replaced; an unreadable one leaves the old one in
-use."""
+Each host has the file, reopened when replaced; while it is unreadable the old version is used."""
 
 from __future__ import annotations
 
@@ -117,7 +116,8 @@ class _Databases:
         self._open: dict[str, tuple[tuple[int, ...], maxminddb.Reader]] = {}
 
     def reader(self, path: str) -> maxminddb.Reader:
-        """A reader of the current file, else of the earlier one. Raises UnavailableError."""
+        """Return a reader of the file at ``path``, or of its last readable version. Raises
+        UnavailableError when there is none."""
         with self._lock:
             before = self._open.get(path)
             try:

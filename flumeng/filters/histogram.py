@@ -2,7 +2,8 @@
 
 The buckets are those of DDSketch (Masson, Rim, Lee: "DDSketch", PVLDB 12, 2019): bucket i holds the
 numbers in (GAMMA^(i-1), GAMMA^i], whose relative distance from the value of the bucket is at most
-ACCURACY. Negative numbers have buckets of their own. Null, NaN and infinite are in none.
+ACCURACY. Negative numbers have buckets of their own. Null, NaN and infinite values are in no
+bucket.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
 TYPE = pa.struct(
     [pa.field("values", pa.list_(pa.float64())), pa.field("counts", pa.list_(pa.int64()))]
 )
-"""``values`` ascend; ``counts``: how many numbers each represents, as in Elasticsearch's
-histograms."""
+"""Histograms as in Elasticsearch: ``values`` ascend, and ``counts`` has how many numbers each value
+represents."""
 _LOG_GAMMA = math.log(GAMMA)
 _ZERO = 1 << 20
-"""Greater than the number of any bucket, so that bucket and sign are one number."""
+"""Greater than the number of any bucket, so one number encodes bucket and sign."""
 
 
 def buckets(numbers: pa.ChunkedArray) -> pa.Array:
-    """The bucket of each number, an ascending int32; null where there is none."""
+    """Return the bucket of each number, int32 in the numbers' order; null where there is none."""
     doubles = numbers.cast(pa.float64(), safe=False).combine_chunks()
     given = doubles.fill_null(math.nan).to_numpy(False)
     sizes = np.abs(given)
@@ -48,8 +49,8 @@ def values(of: Positions) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def histograms(
     rows: Positions, of: pa.Array, counts: pa.ChunkedArray, length: int
 ) -> pa.StructArray:
-    """Builds ``length`` histograms: row ``rows[i]`` has ``counts[i]`` in the bucket ``of[i]``,
-    unless that is null. Null for rows without buckets."""
+    """Build ``length`` histograms: row ``rows[i]`` gets ``counts[i]`` in the bucket ``of[i]``,
+    unless that is null. A row without buckets is null."""
     there = of.is_valid().to_numpy(False)
     numbers, rows = of.drop_null().to_numpy().astype(np.int64), rows[there]
     order = np.lexsort((numbers, rows))

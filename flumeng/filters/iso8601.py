@@ -34,9 +34,9 @@ _FIRST_DASH = 4
 
 @dataclass(frozen=True)
 class IsoTimes:
-    """``micros`` since the epoch, in UTC except where ``local``: without a zone. ``behind``: the
-    end of the time. ``shaped``: rows with date and time in extended form; ``valid``: rows with a
-    valid time."""
+    """Times read from rows. ``micros``: since the epoch, in UTC, or local where ``local`` (no zone
+    given). ``behind``: the end of the time. ``shaped``: rows with date and time in extended form;
+    ``valid``: rows with a valid time."""
 
     micros: Positions
     local: Mask
@@ -48,8 +48,8 @@ class IsoTimes:
 def read(
     flat: ByteColumn, starts: Positions, ends: Positions, window: Bytes | None = None
 ) -> IsoTimes:
-    """Reads the times at ``starts``, except dates alone and zones behind a space. ``window``: the
-    ISO_WIDTH bytes from there, if known."""
+    """Read the times at ``starts``; dates alone and zones after a space are not read. ``window``:
+    the first ISO_WIDTH bytes of each, if already known."""
     rows = np.flatnonzero(flat.at(starts + _FIRST_DASH, ends) == ord("-"))
     if len(rows) == len(starts):
         return _read(flat, starts, ends, window, whole=False)
@@ -69,8 +69,8 @@ def _none(starts: Positions) -> IsoTimes:
 
 
 def read_texts(texts: pa.Array) -> IsoTimes:
-    """Reads texts that hold only a time and spaces; a date alone is its midnight. A zone may follow
-    a space, and be ``UTC`` or ``GMT``."""
+    """Read texts that hold only a time and spaces; a date alone is its midnight. The zone may
+    follow a space, and be ``UTC`` or ``GMT``."""
     flat = ByteColumn(texts.cast(pa.binary()))
     starts, ends = flat.starts, flat.ends
     spaced = (flat.at(starts, ends) <= ord(" ")) | (flat.at(ends - 1, ends) <= ord(" "))
@@ -136,7 +136,8 @@ def _scan(cursor: Cursor, *, whole: bool) -> IsoTimes:
 
 
 def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]:
-    """Reads ``09:15[:07]`` or ``0915[07]``: parts, presence, presence with seconds and colons."""
+    """Read ``09:15[:07]`` or ``0915[07]``; return hour, minute, second, which rows have a time, and
+    which have seconds and colons."""
     hour, width = cursor.number(2)
     clocked = width == 2
     colon = cursor.skip(":")
@@ -151,7 +152,7 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]
 
 
 def _fraction(cursor: Cursor, where: Mask) -> Positions:
-    """Microseconds of ``.123`` or ``,123``; digits beyond nine are ignored."""
+    """Return the microseconds of ``.123`` or ``,123``; digits after the ninth are ignored."""
     origin = cursor.places
     pointed = cursor.skip(".,") & where
     if not pointed.any():
@@ -166,7 +167,7 @@ def _fraction(cursor: Cursor, where: Mask) -> Positions:
 
 
 def _zone(cursor: Cursor, where: Mask, *, whole: bool) -> tuple[Positions, Mask, Mask]:
-    """Seconds east of UTC, presence of a zone, and its validity."""
+    """Read a zone; return its seconds east of UTC, whether there is one, and its validity."""
     origin = cursor.places
     if whole:
         cursor.skip(" ")

@@ -1,4 +1,4 @@
-"""Checks whether bodies are JSON: all at once, and one by one only if one is not."""
+"""Checks whether bodies are JSON: all at once, and one by one only when that fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def are_json(bodies: pa.Array) -> pa.Array:
-    """Whether each body is JSON; null is not."""
+    """Return whether each body is JSON; null is not."""
     bodies = pc.fill_null(bodies, b"")
     everything = pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies)
     joined = pc.binary_join(everything, b",")[0].as_py()
@@ -31,8 +31,8 @@ def are_json(bodies: pa.Array) -> pa.Array:
 
 
 def _are_values(joined: bytes, lengths: npt.NDArray[np.int32]) -> bool:
-    """Whether an array of all bodies has as many values, each as long as its body: then only commas
-    are between them. Also False when white space surrounds a body."""
+    """Whether all bodies are JSON: an array of them has as many values, each as long as its body,
+    so only commas separate them. Also False when white space surrounds a body."""
     try:
         values = _decode_array(b"[" + joined + b"]")
     except (msgspec.DecodeError, RecursionError):

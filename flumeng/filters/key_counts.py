@@ -17,7 +17,7 @@ from flumeng.filters.options.dedupe import Dedupe
 from flumeng.filters.options.limit import Limit
 
 ROWS_AT_ONCE = 65_536
-"""Batches are gathered to so many rows: each count compares with all known keys."""
+"""Batches are gathered to this many rows, since each count compares them with all known keys."""
 SECOND = 1_000_000
 
 
@@ -34,8 +34,8 @@ class FirstOfKeyFilter(Filter):
 
 @dataclass(frozen=True)
 class FirstOfKey:
-    """Keeps the first ``events`` rows of each key in ``by`` and, with ``window_seconds``, of each
-    window of ``ts``. Rows with a null in them all pass."""
+    """Keeps the first ``events`` rows of each key in the columns ``by`` and, with
+    ``window_seconds``, of each window of ``ts``. Rows with null in the key or ``ts`` all pass."""
 
     by: tuple[str, ...]
     events: int
@@ -68,14 +68,14 @@ class FirstOfKey:
 
 
 class KeyCounts:
-    """``_counts[i]`` rows had the key ``_keys[...][i]`` so far."""
+    """Counts rows by key: ``_counts[i]`` rows so far had the key ``_keys[...][i]``."""
 
     def __init__(self) -> None:
         self._keys: list[pa.Array] = []
         self._counts: Positions = np.zeros(0, np.int64)
 
     def before(self, keys: Sequence[pa.Array]) -> Positions:
-        """Counts the earlier rows with each row's key, also of earlier calls. No nulls."""
+        """Count the earlier rows with each row's key, also of earlier calls. Keys have no nulls."""
         if self._keys:
             pairs = zip(self._keys, keys, strict=True)
             keys = [pa.concat_arrays(both) for both in pairs]
@@ -90,7 +90,7 @@ class KeyCounts:
 
 
 def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
-    """A row of each distinct key, and the number of the key of each row. Nulls are equal."""
+    """Return a row of each distinct key, and the number of each row's key. Nulls are equal."""
     first = group = np.zeros(0, np.int64)
     for number, key in enumerate(keys):
         encoded = key.dictionary_encode("encode")
@@ -102,7 +102,7 @@ def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
 
 
 def _rank(groups: Positions) -> Positions:
-    """The number of earlier rows of the same group."""
+    """Return the number of earlier rows in the same group, for each row."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     rank = np.empty(len(groups), np.int64)

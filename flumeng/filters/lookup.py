@@ -25,9 +25,9 @@ from flumeng.platform.errors import UserError
 log = logging.getLogger(__name__)
 
 KEPT = 2
-"""Versions of a table that stay with Spark: a batch may run while the next one is prepared."""
+"""Versions of a table kept in Spark: a batch may run while the next one is prepared."""
 ROWS_AT_ONCE = 131_072
-"""Most events looked up at once: each time the table's keys are hashed."""
+"""Most events looked up at once; every lookup hashes the table's keys."""
 
 
 class LookupFilter:
@@ -77,7 +77,7 @@ def _handed_over(spark: SparkSession, on: tuple[str, ...], table: pa.Table) -> B
 
 
 def _taken_back(directory: Broadcast[Directory]) -> None:
-    """Deletes a broadcast variable: Spark keeps it on disk until then."""
+    """Delete a broadcast variable, which Spark otherwise keeps on disk."""
     try:
         directory.destroy()
     except (Py4JError, OSError) as error:
@@ -86,7 +86,7 @@ def _taken_back(directory: Broadcast[Directory]) -> None:
 
 @dataclass(frozen=True)
 class Directory:
-    """A table by its unique keys; several columns form one key by combined numbers."""
+    """A lookup table with unique keys. A key of several columns is combined to one number."""
 
     on: tuple[str, ...]
     table: pa.Table
@@ -105,7 +105,7 @@ class Directory:
 
     @cached_property
     def _values(self) -> list[pa.Array]:
-        """The values of each key column; of a single one in the order of rows."""
+        """The values of each key column: of a single one in row order, else distinct ones."""
         columns = [self.table[name].combine_chunks() for name in self.on]
         columns = [c.cast(pa.int64()) if pa.types.is_integer(c.type) else c for c in columns]
         return columns if len(columns) == 1 else [pc.unique(column) for column in columns]
@@ -126,8 +126,8 @@ def _together(numbers: pa.Array, more: pa.Array, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class LookupStage:
-    """``directory`` is a broadcast variable, unless it is empty. With a column WHEN, which ends
-    here, only marked events are looked up."""
+    """Looks up events in ``directory``, a broadcast variable unless the table is empty. When there
+    is a column WHEN, only the events that it marks are looked up, and WHEN is dropped."""
 
     directory: Directory | Broadcast[Directory]
     how: str

@@ -1,4 +1,4 @@
-"""Boolean columns that mark the events for which a condition is true, until ``TakeStage``."""
+"""Boolean columns that mark the events for which a condition is true. ``TakeStage`` drops them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flumeng.filters.contract import EachBatch
 from flumeng.filters.expression_stages import Condition
 
 WHEN = "_flumeng_when"
-"""Whether a filter applies to the event."""
+"""The column that tells whether a filter applies to the event."""
 
 
 class Marks:
@@ -23,7 +23,7 @@ class Marks:
         self.conditions = {column: Condition(text) for column, text in conditions.items()}
 
     def mark(self, batch: LazyBatch) -> LazyBatch:
-        """Adds the columns, those in Arrow first: events go through Spark SQL at most once."""
+        """Add the columns, first those in Arrow, so events go through Spark SQL at most once."""
         stages = {column: of.stage(batch) for column, of in self.conditions.items()}
         for column, stage in stages.items():
             if stage is not None:
@@ -74,7 +74,7 @@ class Unmarked:
 
 @dataclass(frozen=True)
 class TakeStage:
-    """Selects the events of ``which``, or all if it is None; drops the marks."""
+    """Selects the events of ``which``, or all events when it is None, and drops the marks."""
 
     which: Marked | Unmarked | None
     columns: tuple[str, ...]

@@ -1,5 +1,5 @@
-"""Separates events that a filter could not process, by its report in ``attrs.parse_error``. Earlier
-errors are set aside, and restored behind the filter if it has none of its own."""
+"""Separates events that a filter could not process, which it reports in ``attrs.parse_error``.
+Errors of earlier filters are set aside, and restored afterwards unless this filter reports one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EARLIER, FAILED = "_flumeng_earlier_error", "_flumeng_failed"
 
 
 class MarkFailures(Wrapping):
-    """Runs ``inner``, which keeps unknown columns, and adds the column FAILED."""
+    """Runs ``inner`` and marks its failed events in FAILED. ``inner`` must keep unknown columns."""
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         earlier = batch.schema.append(pa.field(EARLIER, pa.string()))
@@ -27,7 +27,7 @@ class MarkFailures(Wrapping):
 
 
 def take_earlier(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage: moves earlier errors from the attributes to the column EARLIER."""
+    """Move errors of earlier filters from ``attrs`` to the column EARLIER, as an Arrow stage."""
     for batch in batches:
         earlier = attributes.value(batch[ATTRS], PARSE_ERROR)
         attrs = attributes.without(batch[ATTRS], [PARSE_ERROR])
@@ -35,7 +35,7 @@ def take_earlier(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def mark_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage: adds the column FAILED, and restores EARLIER. Of two errors the last one stays."""
+    """Add FAILED and restore errors from EARLIER, in Arrow; of two errors the later one stays."""
     for batch in batches:
         failed = attributes.value(batch[ATTRS], PARSE_ERROR).is_valid()
         attrs = note(batch[ATTRS], batch[EARLIER])

@@ -1,8 +1,6 @@
-"""The filter ``parse``: adds columns from the body, in a format of ``flumeng.filters.formats``.
-
-A malformed event is kept, with the reason in ``attrs.parse_error``. A value of another type is
-null, and the other columns stay. Text that is not UTF-8 gets U+FFFD; the body never changes.
-"""
+"""The filter ``parse``: adds columns from the body, in a format of ``flumeng.filters.formats``. A
+malformed event is kept, with the reason in ``attrs.parse_error``; a value of another type is null,
+and other columns stay. Text that is not UTF-8 gets U+FFFD; the body never changes."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from flumeng.filters.refused_times import Bounded
 from flumeng.platform.errors import UserError
 
 ROWS_AT_A_TIME = 4096
-"""Small slices stay in the processor's cache."""
+"""Rows that are parsed at once: small slices stay in the processor's cache."""
 
 
 class ParseFilter(Filter):

@@ -1,9 +1,6 @@
-"""Finds personal data in texts: e-mail addresses, IP addresses, numbers of credit cards.
-
-A pattern of RE2 finds candidates in whole columns, and a check verifies each one where a pattern
-cannot. The patterns match the same in texts and bytes. At an unclear beginning or end the longer
-part is taken.
-"""
+"""Finds personal data in texts: e-mail addresses, IP addresses, card numbers. A pattern of RE2
+finds candidates in whole columns, in texts and bytes alike, and a check verifies each one where a
+pattern cannot. At an unclear beginning or end the longer part is taken."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 Check = Callable[[str], Iterator[tuple[int, int]]]
-"""The spans in a candidate, in order."""
+"""Yields the spans of personal data in a candidate, in order."""
 
 _OF_NAME = r"[^\x00-\x22\x24\x26\x28-\x2a\x2c\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7d\x7f]"
 _OF_DOMAIN = r"[^\x00-\x2c\x2e\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
-"""ASCII letters, digits and a few others; and all characters outside ASCII."""
+"""A character of a domain name: an ASCII letter, digit or hyphen, or any outside ASCII."""
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"(?<![0-9]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9])")
 _IPV6 = re.compile(r"(?<![0-9A-Za-z_])[0-9A-Fa-f:]{2,45}(?:(?:\.[0-9]{1,3}){3})?")
@@ -30,7 +27,7 @@ _CARD = re.compile(
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds the matches of ``pattern``, or the spans of ``check`` in them."""
+    """Finds the matches of ``pattern`` or, with ``check``, the spans that it confirms in them."""
 
     pattern: str
     check: Check | None = None
@@ -52,7 +49,8 @@ def _ipv6(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _trimmed(match: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Yields bounds without surrounding colons, and without a possible port behind a point."""
+    """Yield possible bounds of an address: with and without colons around it, and cut at a dot,
+    after which a port may follow."""
     begin, end = match.span()
     text = match[0]
     before, behind = begin + text.startswith(":"), end - text.endswith(":")
@@ -80,7 +78,7 @@ def _cards(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_card(digits: str) -> bool:
-    """Luhn check digit and issuer (ISO/IEC 7812-1)."""
+    """Whether a number has the Luhn check digit and issuer of a card (ISO/IEC 7812-1)."""
     doubled = [2 * int(digit) for digit in digits[-2::-2]]
     total = sum(map(int, digits[-1::-2])) + sum(number // 10 + number % 10 for number in doubled)
     return total % 10 == 0 and digits[0] in "23456"

@@ -1,4 +1,4 @@
-"""The filter ``python``: calls a function of the user, which returns all columns it gets."""
+"""The filter ``python``: calls a function of the user, which must return all columns it gets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PythonFilter(Filter):
 
 @dataclass(frozen=True)
 class PythonStage:
-    """Calls the function ``name`` with a batch and ``given``. Raises UserError, FunctionError."""
+    """Calls the user's function ``name`` with each batch. Raises UserError, FunctionError."""
 
     name: str
     given: Mapping[str, str]

@@ -56,7 +56,7 @@ class RedactFilter(Filter):
 
 @dataclass(frozen=True)
 class RedactStage(EachBatch):
-    """Replaces the matches of ``finders`` in ``columns``, or whole values without finders."""
+    """Replaces the matches of ``finders`` in ``columns``; without finders whole values."""
 
     columns: tuple[str, ...]
     finders: tuple[Finder, ...]
@@ -92,7 +92,7 @@ class RedactStage(EachBatch):
 
 
 def redacted(values: pa.Array, finders: tuple[Finder, ...], replace: Replace) -> pa.Array:
-    """Replaces matches in ``values``, texts or bytes. Nulls stay."""
+    """Replace the matches of ``finders`` in ``values``, texts or bytes. Nulls stay."""
     matching = np.zeros(len(values), np.bool_)
     for finder in finders:
         matching |= _matches(values, finder.pattern)
@@ -108,7 +108,7 @@ def redacted(values: pa.Array, finders: tuple[Finder, ...], replace: Replace) ->
 
 
 class _Pieces:
-    """The rows of a column in pieces. ``_closed``: the replaced ones."""
+    """The values of a column cut into pieces; ``_closed`` marks pieces that are replacements."""
 
     def __init__(self, values: pa.Array) -> None:
         self._type = values.type
@@ -142,7 +142,7 @@ class _Pieces:
         return pc.binary_join(rows, pa.scalar("", self._type))
 
     def _cut(self, which: Mask, marked: pa.Array) -> Mask:
-        """Replaces the pieces ``which`` by parts of ``marked``; returns those between two marks."""
+        """Replace the pieces ``which`` by parts of ``marked``; return which are between marks."""
         parts = pc.split_pattern(marked, self._mark)
         counts = np.ones(len(which), np.int64)
         counts[which] = pc.list_value_length(parts).to_numpy(False)
@@ -173,7 +173,7 @@ class _Marking:
 
 
 def _each(values: pa.Array, function: Replace) -> pa.Array:
-    """Applies ``function`` to each value, once for each distinct one."""
+    """Apply ``function`` to each value, once for each distinct one."""
     encoded = values.dictionary_encode()
     results = [function(value) for value in encoded.dictionary.to_pylist()]
     return pa.array(results, pa.binary()).take(encoded.indices)
@@ -185,7 +185,7 @@ def _matches(values: pa.Array, pattern: str) -> Mask:
 
 
 def _mark(values: pa.Array) -> str:
-    """A random text in none of ``values`` that does not overlap itself; senders cannot guess it."""
+    """Return an unguessable delimiter that is in none of ``values`` and does not overlap itself."""
     mark = "\x02"
     while pc.any(pc.match_substring(values, mark)).as_py():
         mark = f"\x02{uuid4().hex}"

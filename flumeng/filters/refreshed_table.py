@@ -1,8 +1,8 @@
-"""A lookup table in the memory of the driver, refreshed by age.
+"""A lookup table in the memory of the driver, refreshed when it is old.
 
-A thread reads it, since its source may hang. A batch waits longer for a missing table than for an
-old one, and not for a read that others have waited for. If refreshing fails, the table is used
-until it is too old, and reports trouble.
+A thread reads the table, since its source may hang. A batch waits longer for a missing table than
+for a new version. While the old version is usable, only the batch that starts a read waits for it.
+When a refresh fails, the old version is used until it is too old, and ``trouble`` has the error.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 FIRST_SECONDS = 10.0
 MOMENT_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
-"""After a failed read."""
+"""Pause after a failed read."""
 GIVEN_UP_SECONDS = 120.0
-"""A longer read is abandoned, and another one begins."""
+"""A read that takes longer is abandoned, and another one begins."""
 MOST_READS = 4
-"""Threads that read a table, including abandoned reads."""
+"""Most threads that read a table at once, including abandoned reads."""
 
 
 @dataclass(eq=False)
@@ -49,7 +49,8 @@ class Version:
     def in_spark(
         self, hand_over: Callable[[pa.Table], T], take_back: Callable[[T], None] | None = None
     ) -> T:
-        """Calls ``hand_over`` once and shares the result, which ``take_back`` gets after use."""
+        """Call ``hand_over`` once and share its result. ``take_back`` receives the result when this
+        version is no longer used."""
         with self._lock:
             if self._in_spark is None:
                 self._in_spark = hand_over(self.table)
@@ -60,7 +61,7 @@ class Version:
 
 
 class RefreshedTable:
-    """Thread-safe. ``version`` is None before the first ``refresh``."""
+    """A table that is read again when old. Thread-safe. ``version`` is None until ``refresh``."""
 
     def __init__(
         self,
@@ -88,15 +89,15 @@ class RefreshedTable:
 
     @property
     def trouble(self) -> str:
-        """Why it is older than it should be."""
+        """The error of the last refresh while an old version is in use; empty otherwise."""
         error = self._error
         if error is None or self.version is None:
             return ""
         return f"cannot refresh {self._name}, still using the old version: {error}"
 
     def refresh(self) -> None:
-        """Called at the start of a batch. Raises UnavailableError, or the table's error, without a
-        usable version."""
+        """Read the table again when it is old; called at the start of a batch. Raises
+        UnavailableError, or the error of the read, when there is no usable version."""
         with self._lock:
             now = self._clock()
             age = now - self._read_at
@@ -164,7 +165,7 @@ _sharing = threading.Lock()
 def shared(
     spark: SparkSession, options: LookupTable, schema: pa.Schema, keys: tuple[str, ...] = ()
 ) -> RefreshedTable:
-    """This process's table with these options, shared by all flows; ``keys`` must be unique."""
+    """Return this process's table with these options, shared by flows. ``keys`` must be unique."""
 
     def read() -> pa.Table:
         table = table_reader.read(options, schema, spark)
@@ -181,7 +182,7 @@ def shared(
 
 
 def require_unique(table: pa.Table, keys: tuple[str, ...]) -> None:
-    """Raises UserError when several rows have the same ``keys``, without nulls."""
+    """Check that no two rows have the same ``keys``, apart from nulls. Raises UserError."""
     there = reduce(pc.and_, (pc.is_valid(table[name]) for name in keys))
     counted = table.filter(there).group_by(list(keys)).aggregate([([], "count_all")])
     several = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist()

@@ -19,7 +19,7 @@ SECOND = 1_000_000
 
 @dataclass(frozen=True)
 class Bounded:
-    """Bounds the change of ``ts`` by ``stage``, which keeps batches and rows."""
+    """Runs ``stage`` and bounds its changes of ``ts``. ``stage`` must keep batches and rows."""
 
     stage: Stage
     within_seconds: float
@@ -48,7 +48,7 @@ class Bounded:
 
 
 def refused(events: pa.Table) -> int:
-    """Counts ``events`` with a refused time; 0 without ``attrs``."""
+    """Count the events with a rejected time; 0 when there is no column ``attrs``."""
     if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
         return 0
     return sum(_count(attrs) for attrs in events["attrs"].chunks)

@@ -1,4 +1,4 @@
-"""The filter ``sample``: keeps a part of the events or keys by a hash, the same when repeated."""
+"""The filter ``sample``: keeps a fraction of events or keys by a hash, the same when repeated."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _BITS = 53
 
 
 def of_rows(columns: Sequence[pa.Array]) -> Hashes:
-    """A 64-bit hash for each row (SipHash of each value, mixed as in SplitMix64), the same in every
-    process and version. Nulls are equal."""
+    """Return a 64-bit hash of each row (SipHash of each value, mixed as in SplitMix64), the same in
+    every process and version. Nulls are equal."""
     hashes = np.full(len(columns[0]), _ODD)
     for column in columns:
         hashes = _mixed(hashes * _ODD + _of_values(column))

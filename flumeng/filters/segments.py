@@ -1,5 +1,5 @@
-"""Builds the filters of a flow from its stages, and routes events behind them. Each event is marked
-once for all routes; the first step of a route drops the marks."""
+"""Builds the filters of a flow from its stages, and routes the filtered events to sinks and
+branches. Each event is marked once for all routes; the first step of a route drops the marks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BRANCH_MARK = "_flumeng_branch_"
 
 @dataclass(frozen=True)
 class Step:
-    """A filter with its condition and its handling of failed events. ``place``: in the flow."""
+    """A filter with condition and handling of failed events. ``place`` is its path in the flow."""
 
     filter: Filter
     place: str = ""
@@ -57,11 +57,11 @@ class Step:
         return self.filter.tables
 
     def mark(self, batch: LazyBatch) -> LazyBatch:
-        """Applies the filter; if it ``marks_failures``, adds the column ``FAILED``."""
+        """Apply the filter; add the column ``FAILED`` when ``marks_failures`` is set."""
         return self.filter.apply(batch)
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        """Applies the filter, and drops failed events unless they are kept."""
+        """Apply the filter; drop failed events when ``marks_failures`` is set."""
         marked = self.mark(batch)
         return on_error.processed(marked) if self.marks_failures else marked
 
@@ -80,8 +80,8 @@ def _made(part: Component[FilterOptions]) -> Filter:
 
 @dataclass(frozen=True)
 class Way:
-    """The route of the events that ``which`` takes, or of all if it is None: into ``sinks``, as
-    dead letters of the filter at ``letters``, or through a further ``segment``."""
+    """A route for the events that ``which`` selects, or for all when it is None. It leads into
+    ``sinks``, to the dead letters of the filter at ``letters``, or into a further ``segment``."""
 
     which: Marked | Unmarked | None
     sinks: tuple[SinkStage, ...] = ()
@@ -91,9 +91,9 @@ class Way:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """``steps`` in a row, and behind them all ``ways``. ``marks`` makes the marks of those ways,
-    which are in ``columns``. ``entry``: the number of the stage before it; ``branch``: the name of
-    the branch that begins here."""
+    """A sequence of filters, ``steps``, and the routes after them, ``ways``. ``marks`` adds the
+    ``columns`` by which routes select events. ``entry``: the number of the stage before it;
+    ``branch``: the name of the branch that begins here."""
 
     entry: int | None
     branch: str
@@ -104,7 +104,7 @@ class Segment:
 
     @property
     def loses(self) -> bool:
-        """Whether an event may take none of the ways."""
+        """Whether an event may match none of the routes."""
         return bool(self.ways) and all(isinstance(way.which, Marked) for way in self.ways)
 
     def walk(self) -> Iterator[Segment]:
@@ -114,13 +114,13 @@ class Segment:
                 yield from way.segment.walk()
 
     def through(self, batch: LazyBatch) -> LazyBatch:
-        """Applies the steps; events that leave as dead letters are still included."""
+        """Apply the steps; events that become dead letters at the end are still included."""
         for step in self.steps:
             batch = step.apply(batch) if step.drops else step.mark(batch)
         return batch
 
     def behind(self, batch: LazyBatch) -> LazyBatch:
-        """Applies all filters before the flow parts into sinks and branches."""
+        """Apply all filters before the flow splits into sinks and branches."""
         for step in self.steps:
             batch = step.apply(batch)
         rest = self.ways[-1].segment if self.ways and self.ways[0].letters else None
@@ -136,7 +136,7 @@ class Segment:
 def segments_of(
     stages: tuple[FlowStage, ...], make: Callable[[Component[FilterOptions], str], Step] = Step.of
 ) -> Segment:
-    """The segments of a flow as a tree, with its filters made. Raises the errors of ``make``."""
+    """Return the segments of a flow as a tree. Filters come from ``make``, which may raise."""
     return _segment(stages, None, "", make)
 
 

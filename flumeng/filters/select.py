@@ -15,7 +15,7 @@ from flumeng.filters.marks import WHEN, Marks
 from flumeng.filters.options.select import Select
 
 HIDDEN = (*identity.COLUMNS, ROW)
-"""Always kept."""
+"""Columns that are always kept."""
 CHOSEN = "_flumeng_chosen"
 
 
@@ -34,7 +34,7 @@ class SelectFilter(Filter):
         return batch.sql(lambda rows: rows.selectExpr(*self.expressions(batch.schema)))
 
     def stage(self, batch: LazyBatch) -> arrow_sql.ProjectStage | None:
-        """The Arrow stage; None where Spark has to run it."""
+        """Return the Arrow stage; None when Spark has to compute it."""
         if batch.schema not in self._stages:
             expressions = self.expressions(batch.schema)
             self._stages[batch.schema] = expression_stages.columns(batch, expressions)
@@ -48,7 +48,7 @@ class SelectFilter(Filter):
 
 
 class ConditionalSelect:
-    """Applies ``select`` to the events that meet ``condition``; the others keep their columns."""
+    """Applies ``select`` to the events that meet ``condition``; other events keep their columns."""
 
     tables = ()
     identified = False
@@ -67,7 +67,7 @@ class ConditionalSelect:
 
 
 def _either(marked: DataFrame, expressions: tuple[str, ...]) -> DataFrame:
-    """The columns of ``expressions`` where WHEN is true, else the old ones; null if missing."""
+    """Return ``expressions`` where WHEN is true, else the old columns; missing ones are null."""
     names = marked.selectExpr(*expressions).columns
     chosen = F.struct(*(F.expr(text).alias(f"c{n}") for n, text in enumerate(expressions)))
     rows = marked.withColumn(CHOSEN, F.when(F.col(WHEN), chosen))

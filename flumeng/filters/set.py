@@ -59,7 +59,7 @@ def _type(schema: pa.Schema, parts: tuple[Part, ...]) -> pa.DataType:
 
 
 def _made(batch: pa.RecordBatch, parts: tuple[Part, ...]) -> pa.Array:
-    """The value of a template; nulls in a text are empty."""
+    """Return the values of a template; a null within a longer text becomes empty."""
     if len(parts) == 1 and isinstance(parts[0], Field):
         return _value(batch, parts[0])
     if all(isinstance(part, str) for part in parts):

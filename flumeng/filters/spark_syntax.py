@@ -1,8 +1,8 @@
 """Allowlist for expressions and statements as Spark's own parser reads them.
 
-``flumeng.config`` checks them with another parser. Where the two read a text differently, this list
-decides before anything is looked up or computed: it allows kinds of nodes, functions, and the
-tables of the filter. Commands, files, catalogs and functions that make tables are refused.
+``flumeng.config`` checks them with another parser. Where the two parsers read a text differently,
+this list decides before anything is looked up or computed: it allows kinds of nodes, functions, and
+the tables of the filter. Commands, files, catalogs and functions that make tables are refused.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ EDGES = {
     "CurrentRow$": "CURRENT ROW",
 }
 OPERATORS = frozenset({"between", "ilike"})
-"""Operators of our texts that Spark reads as calls."""
+"""Operators in flumeng's SQL that Spark parses as function calls."""
 
 
 def require_expressions(spark: SparkSession, texts: Sequence[str]) -> None:
-    """Raises UserError for a text that Spark cannot read or that is not allowed."""
+    """Check that Spark can read each text and that it is allowed. Raises UserError otherwise."""
     parser = spark._jsparkSession.sessionState().sqlParser()
     for text in texts:
         if len(text) > MAX_CHARACTERS:
@@ -81,14 +81,14 @@ def _require_node(text: str, node: Any) -> None:
 
 
 def _says_nulls(call: Any) -> bool:
-    """Whether it has RESPECT or IGNORE NULLS; Spark 4.0 reports only the latter."""
+    """Whether a function call has RESPECT or IGNORE NULLS; Spark 4.0 reports only the latter."""
     ignores = call.ignoreNulls()
     return ignores if isinstance(ignores, bool) else not ignores.isEmpty()
 
 
 def require_statement(spark: SparkSession, text: str, tables: Collection[str]) -> None:
-    """Raises UserError for a statement that Spark cannot read or that is not allowed. ``tables``:
-    lower-case names of the tables that it may read."""
+    """Check that Spark can read a statement and that it is allowed. Raises UserError otherwise.
+    ``tables``: lower-case names of the tables that it may read."""
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"sql: the statement has more than {MAX_CHARACTERS} characters")
     try:
@@ -100,7 +100,7 @@ def require_statement(spark: SparkSession, text: str, tables: Collection[str]) -
 
 
 class _Reader:
-    """Checks each node of a plan. ``names``: of tables from WITH."""
+    """Checks each node of a plan. ``names`` are the tables defined by WITH."""
 
     def __init__(self, tables: Collection[str]) -> None:
         self._tables = tables

@@ -1,9 +1,9 @@
 """The filter ``sql``: a whole statement in Spark SQL over the events of a batch and further tables.
 
 The statement sees one batch as the table ``events``. Only columns that it uses cross into the JVM.
-While Spark reads a statement, its tables have their names in a separate session, which no other
-statement uses: so tables of the same names in a thousand flows never meet, and none remains. Spark
-does not know the size of a batch, so only these tables are broadcast, and these always.
+While Spark analyses a statement, its tables are views in a separate session, for one statement at a
+time. So tables of the same name in other flows do not conflict, and no view remains. Spark does not
+know the size of a batch, so it broadcasts the further tables, always, and nothing else.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ REFERRING = (
     "Aggregate Filter GlobalLimit Join LocalLimit LocalRelation LogicalRDD MapInArrow Offset "
     "Project PythonMapInArrow Range ResolvedHint Sort Window WindowGroupLimit"
 )
-"""Logical steps that refer to the columns they use, and pass others through unchanged."""
+"""Logical plan nodes that refer to the columns they use, and pass others through unchanged."""
 IN_PLACE = (
     "BroadcastHashJoin BroadcastNestedLoopJoin Filter InputAdapter MapInArrow Project "
     "PythonMapInArrow Range WholeStageCodegen"
 )
-"""Physical steps that leave each row in the partition of its event."""
+"""Physical plan nodes that leave each row in the partition of its event."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """The used columns, and whether the statement moves rows out of their events' splits."""
+    """The columns that a statement uses, and whether it moves rows out of their events' splits."""
 
     used: tuple[str, ...]
     shuffled: bool
@@ -89,7 +89,7 @@ class SqlFilter:
         return batch.in_spark(self._result(batch.spark, events, tables), shuffled=shape.shuffled)
 
     def _shape(self, batch: LazyBatch) -> _Shape:
-        """Reads Spark's plan for the statement, and runs nothing."""
+        """Return the shape of the statement from Spark's plan, without running the statement."""
         spark = batch.spark
         readable = [EVENTS, *(name.lower() for name in self._columns)]
         spark_syntax.require_statement(spark, self._query, readable)
@@ -107,7 +107,7 @@ class SqlFilter:
         return _Shape(tuple(kept), not _in_place(execution.executedPlan()))
 
     def _nothing(self, spark: SparkSession, name: str) -> DataFrame:
-        """The table with an unknown number of rows."""
+        """Return an empty table, whose number of rows is unknown to Spark."""
         schema = from_arrow_schema(self._columns[name], prefer_timestamp_ntz=False)
         return broadcast(spark.createDataFrame(spark.sparkContext.emptyRDD(), schema))
 
@@ -123,8 +123,8 @@ class SqlFilter:
 
 
 class ConditionalSql(Wrapping):
-    """Applies ``statement`` to the events that meet ``condition``. Its rows and the other events
-    are one batch again, in no order. Spark reads the events twice."""
+    """Applies ``statement`` to the events that meet ``condition``. Its result and the other events
+    form one batch, in no order. Spark reads the events twice."""
 
     def __init__(self, statement: Filter, condition: str) -> None:
         super().__init__(statement)
@@ -142,7 +142,7 @@ class ConditionalSql(Wrapping):
 
 
 def _without_lost(both: pa.Schema, through: pa.Schema) -> pa.Schema:
-    """Drops identity columns that the statement leaves out."""
+    """Return the schema ``both`` without the identity columns that the statement drops."""
     lost = {*identity.COLUMNS} - {*through.names}
     return pa.schema([field for field in both if field.name not in lost])
 
@@ -164,12 +164,12 @@ _one_at_a_time = threading.Lock()
 
 @cache
 def _room(spark: SparkSession) -> SparkSession:
-    """A session for the tables of one statement at a time."""
+    """Return a session for the tables of one statement at a time."""
     return spark.newSession()
 
 
 def _within(spark: SparkSession, rows: DataFrame) -> DataFrame:
-    """The same rows in another session of the same Spark."""
+    """Return the same rows in another session of the same Spark."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     plan = rows._jdf.queryExecution().analyzed()
@@ -183,7 +183,7 @@ def _in_spark(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
-    """The events in Spark, with nulls for columns that are not ``used``."""
+    """Return the events in Spark, with nulls in columns that are not ``used``."""
     if not batch.in_arrow:
         return batch.rows()
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
@@ -200,7 +200,7 @@ def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
 
 
 def _used(plan: Any) -> set[str] | None:
-    """The columns of the events that an optimised plan uses; None: perhaps all of them."""
+    """Return the event columns that an optimised plan uses; None when it may use all of them."""
     nodes = list(_nodes(plan))
     if not plan.subqueriesAll().isEmpty() or any(
         class_name(it) not in REFERRING.split() for it in nodes

@@ -20,11 +20,11 @@ from flumeng.platform.file_store import open_files
 
 QUERY_SECONDS = 60
 ROWS_AT_ONCE = 1000
-"""Of a database, in the memory of its driver and of Spark."""
+"""Rows that are fetched from a database at once, into the memory of its driver and of Spark."""
 
 
 def read(options: LookupTable, schema: pa.Schema, spark: SparkSession) -> pa.Table:
-    """Raises UserError, UnavailableError."""
+    """Read a lookup table. Raises UserError if it does not fit, UnavailableError if unreadable."""
     try:
         return _bounded(_batches(options, schema, spark), schema)
     except FlumengError:
@@ -105,7 +105,7 @@ def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator
 
 
 def until_too_many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Ends with the batch that exceeds the bounds: no more reaches the driver."""
+    """Yield batches up to the one that exceeds the bounds, so that no more reaches the driver."""
     rows = size = 0
     for batch in batches:
         yield batch

@@ -1,5 +1,5 @@
-"""The filter ``time``: reads times from a column of texts or numbers. A row of no format keeps its
-time, and has an error in ``attrs.parse_error``; null is no error."""
+"""The filter ``time``: reads times from a column of texts or numbers. A row that matches no format
+keeps its time and gets an error in ``attrs.parse_error``; null is no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a column as times, by ``options.time_formats``: microseconds and validity."""
+"""Reads a column as times in the formats of ``options.time_formats``: microseconds and validity."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from flumeng.filters.timestamps import (
 
 _EXPONENT = r"^-?[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]+$"
 _LATEST_OF_2000S = 68
-"""Later two-digit years are of the 1900s, as in POSIX."""
+"""Two-digit years above it are of the 1900s, as in POSIX."""
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """A format; with the group ``n``, ``units`` of whole numbers are a second."""
+    """A time format. If it has the group ``n``, ``units`` of that number make a second."""
 
     pattern: str
     units: int
     timezone: str
     iso: bool = False
-    """Read by ``iso8601``; the ``pattern`` restricts a profile."""
+    """Whether ``iso8601`` reads the texts; ``pattern`` then only restricts them to a profile."""
 
     @classmethod
     def named(cls, name: str, timezone: str) -> TextFormat:
@@ -44,7 +44,7 @@ class TextFormat:
         return cls(time_formats.pattern(name), units, timezone, name in time_formats.ISO)
 
     def read(self, texts: pa.StringArray, received: Positions) -> tuple[Positions, Mask]:
-        """The times of ``texts``; a missing year comes from ``received``."""
+        """Return the times of ``texts``, and validity; a missing year comes from ``received``."""
         if self.iso:
             return self._read_iso(texts, received)
         match = pc.extract_regex(texts, self.pattern)
@@ -82,7 +82,7 @@ class TextFormat:
 
 
 def of_seconds(texts: pa.StringArray) -> tuple[Positions, Mask]:
-    """Decimal seconds since the epoch, exact to the microsecond, perhaps with an exponent."""
+    """Read decimal seconds since the epoch, exact to the microsecond, perhaps with an exponent."""
     micros, valid = TextFormat.named("unix", "UTC").read(texts, np.zeros(len(texts), np.int64))
     others = texts.is_valid().to_numpy(False) & ~valid
     if others.any():
@@ -93,7 +93,7 @@ def of_seconds(texts: pa.StringArray) -> tuple[Positions, Mask]:
 
 
 def of_numbers(numbers: pa.Array, units: int) -> tuple[Positions, Mask]:
-    """``units`` are a second. Null and out of range are invalid."""
+    """Read numbers as times; ``units`` make a second. Nulls and times out of range are invalid."""
     there = numbers.is_valid().to_numpy(False)
     if pa.types.is_integer(numbers.type):
         micros, valid = _of_units(_whole(numbers), units)
@@ -105,7 +105,7 @@ def of_numbers(numbers: pa.Array, units: int) -> tuple[Positions, Mask]:
 
 
 class _Groups:
-    """The groups of a pattern in many texts; missing groups are empty."""
+    """The groups of a pattern matched with many texts; missing groups are empty."""
 
     def __init__(self, match: pa.StructArray) -> None:
         self.matched: Mask = match.is_valid().to_numpy(False)
@@ -182,7 +182,7 @@ def _of_epoch(groups: _Groups) -> Positions:
 
 
 def _of_units(numbers: Positions, units: int) -> tuple[Positions, Mask]:
-    """Microseconds, rounded down; invalid where out of range."""
+    """Convert numbers since the epoch to microseconds, rounded down; invalid where out of range."""
     if units > SECOND:
         return numbers // (units // SECOND), np.ones(len(numbers), np.bool_)
     factor = SECOND // units

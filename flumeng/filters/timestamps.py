@@ -1,8 +1,6 @@
-"""Reads syslog times of a whole column: RFC 3339 and the BSD form.
-
-Both take a matrix of bytes, whose row k is the k-th byte of every line, and return microseconds
-since the epoch in UTC and a mask of valid lines.
-"""
+"""Reads syslog times of a whole column: RFC 3339 and the BSD form. Both functions take a matrix of
+bytes, whose row k is the k-th byte of every line, and return microseconds since the epoch in UTC
+and a mask of valid lines."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ BSD_WIDTH = 15
 SECOND = 1_000_000
 FRACTION_DIGITS = 9
 MOST_DAYS_AHEAD = 31
-"""Most days of a time without a year after its receipt: clocks may be wrong."""
+"""Most days that a time without a year may be after its receipt: clocks may be wrong."""
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 _MONTH_KEYS = np.array([int.from_bytes(name.encode(), "big") for name in MONTHS])
@@ -30,12 +28,12 @@ _FIRST_DAYS = (
 )
 FIRST_MOMENT = int(_FIRST_DAYS[12]) * 86_400 * SECOND
 LAST_MOMENT = int(_FIRST_DAYS[12 * 10_000]) * 86_400 * SECOND - 1
-"""Of the years 1 to 9999: Spark, Python and readers of Parquet have no others."""
+"""The end of year 9999: Spark, Python and Parquet readers support only the years 1 to 9999."""
 
 
 def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """Reads ``2003-08-24T05:14:15.000003-07:00`` before a space or 0, and its width; rejects a
-    second 60."""
+    """Read ``2003-08-24T05:14:15.000003-07:00`` before a space or 0; return its microseconds, width
+    and validity. A second 60 is invalid."""
     digits, valid = _digits(window, (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18))
     for index, mark in ((4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")):
         valid &= window[index] == ord(mark)
@@ -50,8 +48,8 @@ def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
-    """Reads ``Oct 11 22:14:15`` before a space or 0, in the year of ``received``. Leaves times that
-    may continue to ``device_times``."""
+    """Read ``Oct 11 22:14:15`` before a space or 0, in the year of ``received``. Times that may be
+    longer are invalid and left to ``device_times``."""
     digits, valid = _digits(window, (5, 7, 8, 10, 11, 13, 14))
     for index, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):
         valid &= window[index] == ord(mark)
@@ -86,7 +84,7 @@ def _goes_on(window: Bytes) -> Mask:
 
 
 def _digits(window: Bytes, places: tuple[int, ...]) -> tuple[Bytes, Mask]:
-    """Every byte as a digit (over 9 if none), and whether all ``places`` are digits."""
+    """Return every byte as a digit (over 9 if none), and whether all ``places`` are digits."""
     digits = window - np.uint8(ord("0"))
     return digits, digits[list(places)].max(axis=0) <= 9
 
@@ -113,7 +111,7 @@ def in_calendar(micros: Positions) -> Mask:
 
 
 def month_number(letters: Positions) -> tuple[Positions, Mask]:
-    """1 to 12, and whether the three letters, in any case, are a month."""
+    """Return the months, 1 to 12, and whether the three letters, in any case, are a month."""
     letters = letters | _UPPER_TO_LOWER
     key = (letters[0] << 16) | (letters[1] << 8) | letters[2]
     index = np.searchsorted(_MONTH_KEYS, key, sorter=_MONTH_ORDER)
@@ -122,8 +120,8 @@ def month_number(letters: Positions) -> tuple[Positions, Mask]:
 
 
 def year_of_receipt(month: Positions, day: Positions, received: Positions) -> Positions:
-    """The latest year in which the day is at most MOST_DAYS_AHEAD after its receipt: a line of
-    December that comes in January is of last year."""
+    """Return the latest year in which the day is at most MOST_DAYS_AHEAD after its receipt. A
+    December line received in January is of the previous year."""
     today = received.astype("datetime64[us]").astype("datetime64[D]")
     year = 1970 + today.astype("datetime64[Y]").astype(np.int64)
     days = today.astype(np.int64)
@@ -137,7 +135,7 @@ def year_of_receipt(month: Positions, day: Positions, received: Positions) -> Po
 
 
 def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """Microseconds of ``.123``, its width in bytes (0 without), and its validity."""
+    """Return the microseconds of ``.123``, its width in bytes (0 when missing), and validity."""
     dotted: Mask = window[0] == ord(".")
     digits = window[1:] - np.uint8(ord("0"))
     micros = np.zeros(window.shape[1], np.int64)
@@ -154,7 +152,7 @@ def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def _zone(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """Seconds east of UTC of ``Z`` or ``+hh:mm`` before a space or 0, and its width."""
+    """Read ``Z`` or ``+hh:mm`` before a space or 0; return seconds east of UTC, width, validity."""
     zulu = (window[0] == ord("Z")) & _is_break(window[1])
     if zulu.all():
         return np.zeros(len(zulu), np.int64), np.ones(len(zulu), np.int64), zulu
@@ -167,7 +165,7 @@ def _zone(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def _from(window: Bytes, starts: Positions, width: int) -> Bytes:
-    """``width`` rows of the window from another start in each line."""
+    """Return ``width`` bytes of each line of the window, from its position in ``starts``."""
     lines = window.shape[1]
     flat = window.reshape(-1)
     origin = starts * lines + np.arange(lines)
@@ -180,9 +178,9 @@ def _is_break(column: npt.NDArray[np.uint8]) -> Mask:
 
 
 def to_utc(micros: Positions, timezone: str, received: Positions) -> Positions:
-    """Converts local microseconds since the epoch to UTC; ``timezone`` is an IANA name. Of an hour
-    that occurs twice it takes the one nearer to ``received``, for a skipped time the moment of the
-    jump. Raises ``pa.ArrowInvalid`` for a zone unknown to this host."""
+    """Convert local microseconds since the epoch to UTC; ``timezone`` is an IANA name. A time that
+    occurs twice is the one nearer to ``received``; a skipped time is the moment of the jump. Raises
+    ``pa.ArrowInvalid`` for a zone unknown to this host."""
     local = pa.array(micros, pa.timestamp("us"))
     early, late = (
         pc.assume_timezone(local, timezone, ambiguous=which, nonexistent="latest")

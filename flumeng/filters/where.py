@@ -13,7 +13,7 @@ class WhereFilter(Filter):
         self.condition = Condition(options.expression)
 
     def under(self, condition: str) -> WhereFilter:
-        """Also keeps the events for which ``condition`` is not true."""
+        """Return a filter that also keeps the events for which ``condition`` is not true."""
         text = self.condition.text
         return WhereFilter(Where(f"coalesce(NOT ({condition}), true) OR ({text})"))
 

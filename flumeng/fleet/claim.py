@@ -1,5 +1,5 @@
 """The claim on a site's ``/push``: one push at a time, without a session. It exists during a push.
-A claim of an ended process of this host does not count; an operator can take over others."""
+A claim of an ended process of this host does not count; an operator can take over other claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkschema import paths
 from zkschema.records import Push, PushClaim
 
 HasEnded = Callable[[str, int], bool]
-"""Whether the process with that number in that boot has certainly ended."""
+"""Returns whether the process with that number in that boot has certainly ended."""
 
 
 def is_held_by(push: Push, claim: PushClaim) -> bool:
@@ -27,7 +27,7 @@ def is_held_by(push: Push, claim: PushClaim) -> bool:
 
 
 def why_refused(push: Push, claim: PushClaim, has_ended: HasEnded, *, take_over: bool) -> str:
-    """A sentence about the other push; empty without one, or with ``take_over``."""
+    """Return a sentence about the other push; empty if there is none, or with ``take_over``."""
     held = push.claim
     if held is None or take_over or is_held_by(push, claim) or has_ended(held.boot, held.pid):
         return ""

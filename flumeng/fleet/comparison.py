@@ -1,5 +1,6 @@
 """Compares a site's wanted resources with the present and the last pushed ones. Pure. A difference
-of the latter two is *drift*: a change by hand. Only resources that pushes own are ever changed."""
+between present and last pushed ones is *drift*: a change by hand. Only resources that pushes own
+are ever changed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ BEING_DELETED = "the flow of that name is being deleted: push again when it is g
 
 @dataclass(frozen=True)
 class Change:
-    """The values ``before`` (None: absent) and ``after``, and their digests if pushes own them."""
+    """A change of a resource. ``before`` and ``after``: values (None: absent); ``owned_before`` and
+    ``owned_after``: their digests if pushes own them."""
 
     key: str
     verb: Verb
@@ -31,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Drift:
-    """A resource changed or removed (``there`` is None) by hand since the last push."""
+    """A resource that was changed, or removed (``there`` is None), by hand since the last push."""
 
     key: str
     wanted: str | None
@@ -40,8 +42,9 @@ class Drift:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``conflicts``: key -> reason; any conflict stops the push to the site. ``waiting``: key ->
-    the node it waits for. ``left``: owned keys that the inventory lacks; ``prune`` deletes them."""
+    """Result of a comparison. ``conflicts``: reasons by key; any conflict stops the push to the
+    site. ``waiting``: by key, the node that must register first. ``left``: owned keys that the
+    inventory lacks; ``prune`` deletes them."""
 
     changes: tuple[Change, ...] = ()
     drift: tuple[Drift, ...] = ()
@@ -54,7 +57,7 @@ class Comparison:
 def compare(
     desired: Resources, state: SiteState, *, prune: bool = False, policy: DriftPolicy = "refuse"
 ) -> Comparison:
-    """The changes that bring the site to ``wanted``; ``prune`` deletes other owned resources."""
+    """Return the changes that bring the site to ``desired``; ``prune`` deletes other owned ones."""
     return _Comparing(state, policy).compare(desired, prune=prune)
 
 
@@ -64,7 +67,7 @@ def restore(
     *,
     policy: DriftPolicy = "refuse",
 ) -> Comparison:
-    """The changes that restore the values and digests of ``before``."""
+    """Return the changes that restore the values and digests in ``before``."""
     comparing = _Comparing(state, policy)
     for key, (value, owned) in sorted(before.items()):
         comparing.bring(key, value, owned)
@@ -141,7 +144,7 @@ class _Comparing:
         return ""
 
     def _note_drift(self, key: str, value: str | None) -> bool:
-        """Record drift: whether the present value differs from that of the last push."""
+        """Record drift; return whether the present value differs from that of the last push."""
         there, pushed = self._state.resources.get(key), self._state.owned.get(key)
         drifted = pushed is not None and (there is None or digest(there) != pushed)
         if key in self._state.went_back:
@@ -153,7 +156,7 @@ class _Comparing:
         return drifted
 
     def _chokes_of(self, flow: str) -> Iterable[Change]:
-        """A deleted flow's chokes go with it, even those set by hand."""
+        """Yield the removal of a deleted flow's chokes, even of those set by hand."""
         for key, there in self._state.resources.items():
             if kind_of(key) == CHOKE and name_of(key).partition("@")[0] == flow:
                 yield Change(key, "delete", there, None, self._state.owned.get(key), None)

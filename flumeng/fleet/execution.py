@@ -1,5 +1,5 @@
-"""Carries out a push: claims the sites and runs their turns in threads; ``Waves`` decides. A killed
-push leaves its progress in the sites, and the next one with the same inventory continues it."""
+"""Carries out a push: claims the sites and changes each in a thread; ``Waves`` decides. A killed
+push leaves its progress in the sites, and the next push with the same inventory continues it."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from flumeng.platform.errors import ConflictError, FlumengError
 from zkschema.records import PushClaim, PushSource
 
 WINDOW_SECONDS = 30.0
-"""Interval between checks of windows."""
+"""Interval between checks whether a window has opened."""
 STOP_SECONDS = 0.2
 GONE_SECONDS = 2.0
-"""Interval between checks for flows that are being deleted."""
+"""Interval between checks whether flows that are being deleted are removed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Note:
 
 @dataclass(frozen=True)
 class World:
-    """``connect`` raises ``UnavailableError`` when a site does not answer in its time."""
+    """Access to the sites. ``connect`` raises ``UnavailableError`` after the site's time limit."""
 
     connect: Callable[[Site], Store]
     health: Health
@@ -71,7 +71,8 @@ Report = Callable[[Instruction | Note], None]
 
 @dataclass(frozen=True)
 class Manner:
-    """``verb`` as in ``PushEntry``; ``back``: the source of a revert, with its own push id."""
+    """How to push. ``verb`` as in ``PushEntry``; ``back``: the source of a revert, with a separate
+    id."""
 
     verb: str
     source: PushSource
@@ -84,7 +85,7 @@ class Manner:
 
 @dataclass
 class Execution:
-    """``run`` once. ``stop`` may be called from any thread or signal handler."""
+    """Carries out one push, once. ``stop`` may be called from any thread or signal handler."""
 
     inventory: Inventory
     plan: PushPlan
@@ -98,11 +99,12 @@ class Execution:
     _links: dict[str, Link] = field(default_factory=dict)
 
     def stop(self) -> None:
-        """Begin no further site; sites under way complete."""
+        """Begin no further site; sites being changed are completed."""
         self._events.put(StopAsked())
 
     def run(self) -> Outcome:
-        """Raises ``ConflictError``, before any change, when another push holds a site."""
+        """Carry out the push. Raises ``ConflictError``, before any change, if another claims a
+        site."""
         todo = [name for name, site in self.plan.sites.items() if site.has_work or site.error]
         machine = Waves(
             self.waves,
@@ -203,7 +205,7 @@ class Execution:
             link.close()
 
     def _planned_back(self, name: str, link: Link, patience_seconds: float) -> SitePlan:
-        """Plans the revert once flows deleted by this push are gone. Raises ``ConflictError``."""
+        """Plan the revert once flows deleted by this push are removed. Raises ``ConflictError``."""
         deadline = self.world.clocks.monotonic() + patience_seconds
         while True:
             planned = link.do(lambda store: self._going_back(name, store))
@@ -254,7 +256,7 @@ class Execution:
         )
 
     def _claim(self, names: list[str]) -> list[str]:
-        """Claim the sites; return the claimed. The first goes alone: one of two pushes gets it."""
+        """Claim sites; return the claimed. The first goes alone: only one of two pushes gets it."""
         ordered = sorted(names)
         outcomes: dict[str, FlumengError | None] = {}
         for part in (ordered[:1], ordered[1:]):
@@ -282,7 +284,7 @@ class Execution:
         )
 
     def _keep_links(self, todo: Sequence[str]) -> None:
-        """Close all connections but those of sites whose turn is next."""
+        """Close all connections except those of the sites that are changed next."""
         wave = next((wave for wave in self.waves if {*wave.sites} & {*todo}), None)
         first = [name for name in wave.sites if name in todo] if wave else []
         kept = first[: wave.parallel or len(first)] if wave else []
@@ -301,7 +303,7 @@ class Execution:
             claims.let_go(store, self.manner.claim)
 
     def _is_touched(self, planned: SitePlan) -> bool:
-        """Whether an earlier run of this push wrote to the site."""
+        """Return whether an earlier run of this push wrote to the site."""
         source = planned.push.source
         return source is not None and source.push == self.manner.source.push
 

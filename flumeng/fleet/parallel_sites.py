@@ -1,5 +1,5 @@
-"""Runs the same work in many sites at once, each with its own time limit. Threads are never killed:
-late work goes on in a daemon thread, and its result is ignored."""
+"""Runs the same work in many sites at once, each with a time limit. Threads are never killed: late
+work continues in a daemon thread, and its result is ignored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 AT_MOST = 64
 PLACE_SECONDS = 1.0
-"""Work that takes longer frees its place for the next site."""
+"""Work that takes longer no longer counts towards the limit, so that the next site begins."""
 
 
 def limit_seconds(site: Site) -> float:
@@ -27,10 +27,10 @@ def limit_seconds(site: Site) -> float:
 def in_sites(
     sites: Iterable[Site], work: Callable[[Site], R], at_most: int = AT_MOST
 ) -> dict[str, R | FlumengError]:
-    """Site -> result or error, in the order of ``sites``, ``at_most`` at once; slow work frees its
-    place, so that frozen sites do not block others. After ``limit_seconds`` a site has
-    ``UnavailableError``: writing work must end sooner by itself. Errors other than ``FlumengError``
-    are raised."""
+    """Run ``work`` for ``at_most`` sites at once; return each site's result or error, in order.
+    Slow work no longer counts towards ``at_most``, so that frozen sites do not block others. After
+    ``limit_seconds`` a site has ``UnavailableError``: work that writes must end earlier by itself.
+    Other errors than ``FlumengError`` are raised."""
     order = list(sites)
     waiting = deque(order)
     begun: dict[str, tuple[Site, float]] = {}
@@ -72,7 +72,7 @@ def _work(
 
 
 def _seconds_left(begun: dict[str, tuple[Site, float]], now: float, *, more: bool) -> float:
-    """Seconds until a site is late or, when ``more`` wait, a place is free."""
+    """Return the seconds until a site is late or, when ``more`` wait, the next may begin."""
     moments = [since + limit_seconds(site) for site, since in begun.values()]
     if more:
         moments += [since + PLACE_SECONDS for _, since in begun.values()]

@@ -27,7 +27,7 @@ NOTHING, FAILED, CONFLICT, CHANGES = 0, 1, 3, 5
 
 @dataclass(frozen=True)
 class Seen:
-    """The version of ``/push`` and the site's znodes: they save the next reader a full read."""
+    """The version of ``/push``, and the paths of the site's znodes for a faster next read."""
 
     push_version: Expected
     shape: Shape
@@ -35,8 +35,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class SitePlan:
-    """``error``: why the site cannot be planned. ``recomposed``: flow -> why it gets a revision
-    too. ``moves``: of tasks, by masters. ``unproven``: why the last push is not done."""
+    """A push's plan in a site. ``error``: why there is none. ``recomposed``: why further flows get
+    a revision. ``moves``: of tasks, by masters. ``unproven``: why the last push is not done."""
 
     site: str
     comparison: Comparison = field(default_factory=Comparison)
@@ -54,7 +54,7 @@ class SitePlan:
 
 @dataclass(frozen=True)
 class PushPlan:
-    """``digest`` and ``revision`` are those of its inventory."""
+    """The plan of a push in all sites; ``digest`` and ``revision`` are those of its inventory."""
 
     inventory: str
     digest: str
@@ -87,7 +87,7 @@ def plan_site(
 def plan_undo(
     site: str, entries: Sequence[PushEntry], copy: SiteCopy, *, policy: DriftPolicy
 ) -> SitePlan:
-    """Plan to restore the site to before these entries, its newest ones."""
+    """Return the plan that restores the site to before these entries, which are its newest ones."""
     why = site_state.why_not_pushed(copy)
     if why:
         return SitePlan(site, error=why)
@@ -96,7 +96,7 @@ def plan_undo(
 
 
 def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
-    """Complete a site's plan with task moves; an ``error`` when it cannot be done now."""
+    """Return the site's plan with task moves; an ``error`` if nothing can be changed now."""
     push = site_state.push_of(copy)
     refused = writes.refused_flows(copy, comparison.changes)
     comparison = replace(
@@ -117,7 +117,7 @@ def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
 
 
 def unproven(push: records.Push) -> str:
-    """Why the last push of a site is not done; empty when it is."""
+    """Return why the last push of a site is not done; empty when it is."""
     if push.state == "applied" or push.source is None:
         return ""
     if push.state == "failed":
@@ -126,7 +126,7 @@ def unproven(push: records.Push) -> str:
 
 
 def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
-    """Differences from the plan, a line each."""
+    """Return the differences of a new plan from the previous one, as one line of text each."""
     lines = []
     for name, old in before.sites.items():
         new = now.sites.get(name)
@@ -152,7 +152,7 @@ def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
 
 
 def to_json(plan: PushPlan) -> dict[str, Any]:
-    """The format of ``push plan --json`` and ``--out``."""
+    """Return the plan in the format of ``push plan --json`` and ``--out``."""
     return {
         "v": FORMAT,
         "inventory": plan.inventory,
@@ -176,7 +176,7 @@ def _site_json(site: SitePlan) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> PushPlan:
-    """Raises ``UserError`` for anything but the output of ``to_json``."""
+    """Parse a plan. Raises ``UserError`` for anything but the output of ``to_json``."""
     if not isinstance(document, dict) or document.get("v") != FORMAT:
         raise UserError(
             f"this is no plan of format {FORMAT}: make one with `flumeng push plan --out FILE`"
@@ -206,7 +206,7 @@ def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:
 
 
 def expect_same_inventory(plan: PushPlan, inventory: Inventory) -> None:
-    """Raises ``ConflictError`` when the plan is of another content."""
+    """Raises ``ConflictError`` when the plan is of another inventory or other content."""
     if (plan.inventory, plan.digest) != (inventory.name, inventory.digest):
         raise ConflictError(
             f"the plan is of inventory {plan.inventory} {plan.digest}, the directory holds "

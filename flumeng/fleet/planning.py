@@ -1,4 +1,4 @@
-"""Plans pushes and rollbacks of many sites, and adopts resources that were made by hand."""
+"""Plans pushes and rollbacks of many sites, and adopts resources that were created by hand."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Connect = Callable[[Site], Store]
 
 
 def chosen(inventory: Inventory, only: Collection[str]) -> list[Site]:
-    """Sites by name, group or label (``tier=one``), or all. Raises ``UserError`` for unknown
-    names."""
+    """Return the sites with these names, groups or labels (``tier=one``), or all. Raises
+    ``UserError`` for unknown names."""
     names: set[str] = set()
     known_names = {name for site in inventory.sites.values() for name in _names(site)}
     for name in only:
@@ -60,7 +60,7 @@ def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:
 def read_sites(
     sites: Iterable[Site], connect: Connect, work: Callable[[Site, Store, SiteCopy], R]
 ) -> dict[str, R | FlumengError]:
-    """Run ``work`` on a copy of each site: its results, or the site's errors."""
+    """Run ``work`` on a copy of each site; return each site's result or error."""
 
     def read_site(site: Site) -> R:
         with closing(connect(site)) as store:
@@ -78,7 +78,7 @@ def plan_push(
     prune: bool = False,
     policy: DriftPolicy = "refuse",
 ) -> PushPlan:
-    """The plan to bring the sites to the inventory. Raises ``UserError`` for unknown names."""
+    """Plan to bring the sites to the inventory. Raises ``UserError`` for unknown names."""
     sites = chosen(inventory, only)
     results = read_sites(
         sites,
@@ -98,8 +98,8 @@ def plan_push(
 
 
 def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str) -> PushSource:
-    """The source of a new push. Ids sort by time: a slow clock's id is one second after the
-    newest."""
+    """Return the source of a new push. Ids sort by time: if the clock is slow, the id's time is one
+    second after that of the newest push."""
     pushes = (site.push.source.push for site in plan.sites.values() if site.push.source)
     later = [moment + 1 for moment in map(_time_of, pushes) if moment is not None]
     moment = datetime.fromtimestamp(max([now, *later]), UTC)
@@ -123,7 +123,7 @@ def _time_of(push: str) -> float | None:
 
 
 def begun(plan: PushPlan) -> PushSource | None:
-    """The unfinished push of the same content, to be continued; None without one."""
+    """Return the unfinished push of the same content, to be continued; None without one."""
     sources = {
         source.push: source
         for site in plan.sites.values()
@@ -157,7 +157,7 @@ def adopt(
     claim: PushClaim,
     has_ended: HasEnded,
 ) -> list[str]:
-    """The adopted keys: ``keys``, or all flows that no push made; drift is adopted too. Raises
+    """Adopt ``keys``, or all flows that no push made, and drift; return the adopted keys. Raises
     ``UserError`` for an unknown key, ``ConflictError`` during another push."""
     adopted: list[str] = []
     while True:
@@ -196,8 +196,8 @@ def _changes(copy: SiteCopy, keys: Collection[str]) -> list[Change]:
 
 @dataclass(frozen=True)
 class Rollback:
-    """``undoes``: the undone push, or the one to return to. ``begun``: id of the continued
-    rollback."""
+    """A planned rollback. ``undoes``: the undone push, or the one to return to. ``begun``: id of
+    the continued rollback, or empty."""
 
     undoes: str
     begun: str
@@ -222,9 +222,9 @@ def plan_rollback(
     only: Collection[str] = (),
     policy: DriftPolicy = "refuse",
 ) -> Rollback:
-    """Restore each site to right after push ``to``, or to before the newest push; sites without
-    that push stay unchanged. An unfinished rollback is continued. Raises ``UserError`` when there
-    is nothing to undo, and for an unknown ``to``."""
+    """Plan to restore each site to right after push ``to``, or to before the newest push; sites
+    without that push stay unchanged. An unfinished rollback is continued. Raises ``UserError`` when
+    there is nothing to undo, and for an unknown ``to``."""
     sites = chosen(inventory, only)
     results = read_sites(
         sites,
@@ -267,8 +267,8 @@ def _expect_known(to: str, histories: Sequence[_History]) -> None:
 
 
 def _to_undo(histories: Sequence[_History]) -> tuple[str, ...]:
-    """The newest push, and when that is a rollback, the push that it undoes: so a killed rollback
-    is continued, and a finished one is not undone."""
+    """Return the newest push and, when that is a rollback, the push that it undoes: so a killed
+    rollback is continued, and a finished one is not undone."""
     sources = [history.newest for history in histories if history.newest is not None]
     if not sources:
         raise UserError(

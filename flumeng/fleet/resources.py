@@ -22,13 +22,13 @@ def name_of(key: str) -> str:
 
 
 def of_node(key: str) -> tuple[str, str]:
-    """The node, and its label or dimension. A label may contain slashes."""
+    """Return the node and its label or dimension in a key. A label may contain slashes."""
     node, _, name = name_of(key).partition("/")
     return node, name
 
 
 def number_text(value: float) -> str:
-    """``5`` for 5.0; reads back as the same number."""
+    """Return the shortest text of a number, ``5`` for 5.0; it parses to the same number."""
     return str(int(value)) if value == int(value) else repr(value)
 
 
@@ -37,5 +37,5 @@ def setting_text(value: float | str) -> str:
 
 
 def digest(value: str) -> str:
-    """128 bits of SHA-256, to compare values."""
+    """Return 128 bits of the value's SHA-256, to compare values."""
     return hashlib.sha256(value.encode()).hexdigest()[:32]

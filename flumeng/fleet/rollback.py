@@ -1,4 +1,4 @@
-"""Selects the push entries to undo, and the values before them."""
+"""Selects the push entries to undo, and the values from before these pushes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from zkschema import paths
 from zkschema.records import PushEntry
 
 Before = Mapping[str, tuple[str | None, str | None]]
-"""Key -> value (None: absent) and digest (None: not owned)."""
+"""Value (None: absent) and digest (None: not owned) by key."""
 
 
 def read_entries(store: ReadableStore, copy: SiteCopy) -> list[PushEntry]:
-    """All kept entries in order, after the last unreadable one."""
+    """Return the kept entries in order, only those after the last unreadable one."""
     return read_history(store, copy)[0]
 
 
 def read_history(store: ReadableStore, copy: SiteCopy) -> tuple[list[PushEntry], str]:
-    """The same, with why older ones cannot be read; empty when all can."""
+    """Return the entries as ``read_entries``, and why older ones cannot be read, or ""."""
     entry_paths = [paths.push_entry(name) for name in copy.children(paths.push())]
     entries: list[PushEntry] = []
     why = ""
@@ -34,7 +34,7 @@ def read_history(store: ReadableStore, copy: SiteCopy) -> tuple[list[PushEntry],
 
 
 def before(entries: Iterable[PushEntry]) -> Before:
-    """The values before the first of these ordered entries."""
+    """Return the values from before the first of these entries, which are in order."""
     values: dict[str, tuple[str | None, str | None]] = {}
     for entry in entries:
         for key, change in entry.changes.items():
@@ -43,7 +43,7 @@ def before(entries: Iterable[PushEntry]) -> Before:
 
 
 def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence[PushEntry]:
-    """The newest entries, as far as they are all of these pushes."""
+    """Return the newest entries, back to the first that is not of these pushes."""
     count = 0
     for entry in reversed(entries):
         if entry.source.push not in pushes:
@@ -55,7 +55,7 @@ def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence
 def expect_readable(
     copy: SiteCopy, entries: Sequence[PushEntry], taken: Sequence[PushEntry]
 ) -> None:
-    """Raises ``UserError`` when the first entry to undo may be among unreadable ones."""
+    """Raises ``UserError`` when an entry to undo may be among unreadable ones."""
     if len(taken) == len(entries) < len(copy.children(paths.push())):
         raise UserError(
             f"the changes of its pushes cannot be read: an entry below {paths.push()} is damaged, "
@@ -64,8 +64,8 @@ def expect_readable(
 
 
 def after_push(entries: Sequence[PushEntry], push: str, *, are_all: bool) -> Sequence[PushEntry]:
-    """All entries after that push by their ids, which sort by time; ``are_all``: no entries were
-    dropped. Raises ``UserError`` when the kept ones do not go back so far."""
+    """Return all entries after that push by their ids, which sort by time; ``are_all``: no entries
+    were dropped. Raises ``UserError`` when the kept entries begin after that push."""
     ids = [entry.source.push for entry in entries]
     upto = [number for number, id_ in enumerate(ids) if id_ == push]
     upto = upto or [number for number, id_ in enumerate(ids) if id_ < push]

@@ -1,6 +1,6 @@
-"""A consistent copy of a site in a few round trips. Znodes that operators may change are read again
-with the last of three levels; a difference repeats all. Acks and statuses are of some moment in
-between. A known shape takes one round trip, each znode at some moment of it."""
+"""Reads a consistent copy of a site in few round trips, in three levels of znodes; with the last
+one those that operators may change are read again, and all is repeated if they differ. Acks and
+statuses may be of any moment between. With known paths one trip reads each znode at some moment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SiteCopy(ClusterCopy):
 
 
 def copy_site(store: Store) -> SiteCopy:
-    """Raises ``ConflictError`` when the site changes during each of ATTEMPTS reads."""
+    """Return a copy. Raises ``ConflictError`` when the site changes during each of ATTEMPTS."""
     for _ in range(ATTEMPTS):
         reading = _Reading(store)
         if reading.read_at_once():
@@ -52,14 +52,14 @@ def copy_site(store: Store) -> SiteCopy:
 
 
 def reread(store: Store, shape: Shape) -> SiteCopy:
-    """The present state of a site of this shape; one round trip if the shape still holds."""
+    """Return a copy with the paths in ``shape``; one round trip while these still hold."""
     reading = _Reading(store)
     reading.read_again(shape)
     return reading.copy()
 
 
 class _Reading:
-    """``_znodes`` and ``_folders``: those of the site."""
+    """A read of a site. ``_znodes`` and ``_folders``: paths that are part of the copy."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class _Reading:
         self._folders: dict[str, Path] = {}
 
     def read_at_once(self) -> bool:
-        """Whether the copy is consistent: nothing changed meanwhile."""
+        """Read the site; return whether the copy is consistent: nothing changed during the read."""
         self._read_missing(TOPS, FOLDERS)
         heads = self._heads()
         self._read_missing(*self._second_level())
@@ -99,7 +99,7 @@ class _Reading:
     def _read_missing(
         self, znodes: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
     ) -> None:
-        """Read znodes and folders that were not read yet, and ``again`` once more."""
+        """Read znodes and folders that were not read yet, and those in ``again`` once more."""
         self._znodes |= {str(path): path for path in znodes}
         self._folders |= {str(path): path for path in folders}
         missing = [path for path in znodes if str(path) not in self._seen.znodes]

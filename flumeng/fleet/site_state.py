@@ -1,4 +1,4 @@
-"""The resources of a site, and which of them pushes own. Pure."""
+"""The resources of a site, and which of these pushes own. Pure."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ DELETED = "deleted"
 
 @dataclass(frozen=True)
 class SiteState:
-    """``resources``: without settings at their default, unless owned. ``owned``: key -> digest of
-    the pushed or adopted value. ``ending``: flows being deleted. ``unreadable``: key or its
-    beginning -> why. ``returned``: flows with an abandoned rollout; ``went_back``: those not
-    aborted by hand."""
+    """The state of a site. ``resources``: without settings at their default, unless owned.
+    ``owned``: digests of the pushed or adopted values by key. ``ending``: flows being deleted.
+    ``unreadable``: why, by key or its prefix. ``returned``: flows with an abandoned rollout;
+    ``went_back``: those not aborted by hand."""
 
     resources: Resources
     owned: Mapping[str, str] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class SiteState:
     went_back: frozenset[str] = frozenset()
 
     def why_unknown(self, key: str) -> str:
-        """Why the resource cannot be read; empty when it can."""
+        """Return why the resource cannot be read; empty when it can."""
         kind = kind_of(key)
         starts = (key, kind, f"{kind}/{of_node(key)[0]}")
         return next((self.unreadable[start] for start in starts if start in self.unreadable), "")
 
     def why_waits(self, key: str) -> str:
-        """The node that has to register first, in a sentence; empty for none."""
+        """Return a sentence if a node has to register before the resource is written, else ""."""
         kind = kind_of(key)
         if kind in (LABEL, CAPACITY):
             node = of_node(key)[0]
@@ -59,13 +59,13 @@ class SiteState:
 
 
 def push_of(copy: SiteCopy) -> records.Push:
-    """Raises ``CorruptError``, or ``UserError`` for a newer record."""
+    """Return the last push. Raises ``CorruptError``, or ``UserError`` for a newer record."""
     stored = copy.read(paths.push())
     return stored.value if stored else records.Push()
 
 
 def why_not_pushed(copy: SiteCopy) -> str:
-    """Why nothing can be pushed to the site; empty when it can."""
+    """Return why nothing can be pushed to the site; empty when it can."""
     schema = copy.znodes[str(paths.schema())]
     if schema is None:
         return "there is no flumeng cluster: run `flumeng schema init`"
@@ -84,7 +84,7 @@ def why_not_pushed(copy: SiteCopy) -> str:
 
 
 def why_not_now(copy: SiteCopy) -> str:
-    """Why nothing may be changed now; empty when it may."""
+    """Return why nothing may be changed now; empty when it may."""
     cluster = copy.znodes[str(paths.cluster())]
     maintenance = cluster.value.maintenance if isinstance(cluster, Versioned) else None
     return f"maintenance mode, by {maintenance.who}: {maintenance.why}" if maintenance else ""
@@ -119,7 +119,7 @@ def state_of(copy: SiteCopy) -> SiteState:
 
 
 def _flows(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Without isolated parts, which follow from their flow's text."""
+    """Yield the flows, without isolated parts, which follow from their flow's text."""
     for name in copy.children(paths.flows()):
         if is_part(name):
             continue

@@ -20,8 +20,8 @@ OK, DEGRADED = "ok", "degraded"
 
 @dataclass(frozen=True)
 class FlowCell:
-    """``revision``: None for an absent flow; ``marks``: ``differs``, ``drift``, ``foreign`` (not
-    owned)."""
+    """A flow in a site. ``revision``: None for an absent flow; ``marks``: ``differs``, ``drift``,
+    ``foreign`` (not owned)."""
 
     revision: int | None
     state: str
@@ -31,7 +31,7 @@ class FlowCell:
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """``behind``: the number of resources that differ. ``error``: why the rest is empty."""
+    """A site's status. ``behind``: how many resources differ. ``error``: why the rest is empty."""
 
     site: str
     error: str = ""
@@ -58,7 +58,7 @@ def site_status(
     health: Mapping[str, Any],
     has_ended: HasEnded,
 ) -> SiteStatus:
-    """``health`` is the result of ``health.status``."""
+    """Return the status of a site; ``health`` is the result of ``health.status``."""
     why = why_not_pushed(copy)
     if why:
         return SiteStatus(site, why)
@@ -112,7 +112,7 @@ def _cell(
 
 @dataclass(frozen=True)
 class PushRow:
-    """One push over all sites that keep an entry of it."""
+    """One push, summed over all sites that keep an entry of it."""
 
     push: str
     verb: str
@@ -128,7 +128,7 @@ class PushRow:
 
 
 def history(entries: Mapping[str, Sequence[PushEntry]]) -> list[PushRow]:
-    """The pushes that sites remember, oldest first; ``entries`` by site."""
+    """Return the pushes of which sites keep ``entries``, oldest first."""
     sites: dict[str, list[str]] = {}
     changes: dict[str, int] = {}
     newest: dict[str, PushEntry] = {}
@@ -158,6 +158,6 @@ def history(entries: Mapping[str, Sequence[PushEntry]]) -> list[PushRow]:
 
 
 def _moment(row: tuple[str, PushEntry]) -> tuple[str, bool, str]:
-    """Sorts by time; a push and its undoing may be of the same second."""
+    """Return a key that sorts by time; a push and its undoing may be of the same second."""
     push, entry = row
     return push.partition("-")[0], bool(entry.source.undoes), push

@@ -1,6 +1,6 @@
-"""One site's turn in a push: write the changes, watch until the site is well, release the claim.
-Each step checks which work is done, so it can be repeated after a lost connection or by another
-process. A resource is written only while its present value is the planned one."""
+"""Changes one site in a push: writes the changes, watches until the site is healthy, releases the
+claim. Each step checks which work is done, so it can be repeated after a lost connection or by
+another process. A resource is written only while its present value is the planned one."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ R = TypeVar("R")
 RETRY_SECONDS = 0.5
 ATTEMPTS = 10
 LOOKS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
-"""Waits before each look at a site; the last one repeats."""
+"""Waits before successive checks of a site; the last one repeats."""
 SOAK_LOOKS = 10
 HOLD_SECONDS = 10.0
-"""A connection is closed before a longer wait."""
+"""The connection is closed before a wait that is longer than this."""
 
 Health = Callable[[SiteCopy], Mapping[str, str]]
-"""Problems of a site: stable name -> sentence."""
+"""Returns the problems of a site: a sentence by stable name."""
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """``now``: seconds since the epoch, for display; ``monotonic``: seconds."""
+    """Clocks. ``now``: seconds since the epoch, for display; ``monotonic``: seconds."""
 
     now: Callable[[], float]
     monotonic: Callable[[], float]
@@ -53,8 +53,8 @@ class Link:
         self._store: Store | None = None
 
     def do(self, step: Callable[[Store], R]) -> R:
-        """The step's result. It is repeated when the connection breaks, so it must be idempotent.
-        Raises ``UnavailableError`` after the site's time limit."""
+        """Return the step's result. The step is repeated when the connection breaks, so it must be
+        idempotent. Raises ``UnavailableError`` after the site's time limit."""
         deadline = self._clocks.monotonic() + self._site.turn_seconds
         while True:
             try:
@@ -75,7 +75,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Task:
-    """``verb`` as in ``PushEntry``; ``shape``: the site's, if it was read before."""
+    """A site's changes. ``verb`` as in ``PushEntry``; ``shape``: the site's paths, if known."""
 
     site: Site
     changes: tuple[Change, ...]
@@ -88,7 +88,7 @@ class Task:
 
 
 class Turn:
-    """``touched``: whether the site has, or may have, writes of this push."""
+    """The change of a site. ``touched``: the site has, or may have, writes of this push."""
 
     def __init__(
         self,
@@ -123,8 +123,8 @@ class Turn:
                 self._clocks.sleep(LOOKS_SECONDS[0])
 
     def watch(self, settled: Callable[[], None]) -> None:
-        """Wait until the site was well for its soak time; ``settled`` is called when it is first
-        well. Raises ``FlumengError`` after the time limit."""
+        """Wait until the site was healthy for its soak time; ``settled`` is called when it is first
+        healthy. Raises ``FlumengError`` after the time limit."""
         task = self._task
         deadline = self._clocks.monotonic() + task.settle_seconds + task.soak_seconds
         well_since: float | None = None
@@ -159,7 +159,7 @@ class Turn:
                 self._link.close()
 
     def end(self, why: str = "") -> None:
-        """Release the site, which is done or failed (``why``)."""
+        """Release the site as done, or as failed when there is a reason ``why``."""
         self._link.do(lambda store: self._end(store, why))
 
     def close(self) -> None:
@@ -193,14 +193,14 @@ class Turn:
         return len(part) == len(changes)
 
     def _read(self, store: Store) -> SiteCopy:
-        """Reads as little as possible; a stale read makes the write fail."""
+        """Read as little as possible; after a stale read the write fails."""
         copy = copy_site(store) if self._shape is None else reread(store, self._shape)
         self._shape = copy.shape
         self._seen = copy.read(paths.push())
         return copy
 
     def _own_push(self, copy: SiteCopy) -> Push:
-        """Raises ``ConflictError`` when another push took over."""
+        """Return this push's record. Raises ``ConflictError`` when another push took over."""
         why = site_state.why_not_pushed(copy)
         if why:
             raise ConflictError(why)
@@ -213,7 +213,7 @@ class Turn:
         return push
 
     def _begin(self, copy: SiteCopy, push: Push) -> None:
-        """Set the baseline of problems; an unfinished push keeps the one before its first write."""
+        """Set the known problems; an unfinished push keeps those from before its first write."""
         if push.source is not None and push.source.push == self._task.source.push:
             self.touched = True
         if push.state == "applied":
@@ -240,7 +240,7 @@ class Turn:
         return list(dict.fromkeys(lines))
 
     def _end(self, store: Store, why: str) -> None:
-        """Does nothing when another push took over."""
+        """Record the result and release the claim, unless another push took over."""
         stored, self._seen = self._seen or store.read(paths.push()), None
         if stored is None or not claims.is_held_by(stored.value, self._task.claim):
             return
@@ -260,7 +260,8 @@ class _Lost(ConflictError):  # noqa: N818  a compare-and-set, to be looked at ag
 
 
 def remaining(changes: Sequence[Change], copy: SiteCopy) -> list[Change]:
-    """Changes not done yet. Raises ``ConflictError`` if a resource has neither of their values."""
+    """Return the changes not yet made. Raises ``ConflictError`` if a resource has neither the value
+    before its change nor that after."""
     state = site_state.state_of(copy)
     left = []
     for change in changes:

@@ -1,16 +1,15 @@
-"""Push waves: their limits and order. Pure: events in, instructions out.
+"""Push waves: their limits and order. Pure: events in, instructions out. Rules:
 
-Rules
 1. Waves run in order; the next begins when the one before has ended without failing. A wave has at
- most ``parallel`` sites under way, in its order; 0: all.
+   most ``parallel`` sites under way, in its order; 0: all.
 2. Sites with nothing to do are skipped, and a wave of only such sites is not reported.
 3. A wave has failed once more than ``max_failures`` of its sites have. No further site is begun;
- those under way complete, then the push ends.
+   those under way complete, then the push ends.
 4. With ``rollback`` all sites that this push has touched are then reverted, newest wave first,
- ``parallel`` at once, regardless of windows. One failed revert does not stop the others.
+   ``parallel`` at once, regardless of windows. One failed revert does not stop the others.
 5. After a stop request no further site is begun or reverted; those under way complete.
 6. A site whose window is shut is not begun; others of its wave go first. When only shut sites are
- left, the push ends there, or waits with ``wait_for_windows``.
+   left, the push ends there, or waits with ``wait_for_windows``.
 """
 
 from __future__ import annotations
@@ -40,43 +39,43 @@ class Wave:
 
 @dataclass(frozen=True)
 class Tick:
-    """The push begins, or a window may have opened."""
+    """Time to continue: the push begins, or a window may have opened."""
 
 
 @dataclass(frozen=True)
 class StopAsked:
-    """No further site is begun or reverted."""
+    """A request to begin or revert no further site."""
 
 
 @dataclass(frozen=True)
 class SiteEvent:
-    """An event of a site's turn."""
+    """An event of a site that is being changed."""
 
     site: str
 
 
 class Applied(SiteEvent):
-    """All transactions of the site are written."""
+    """All transactions of the site are committed."""
 
 
 class Settled(SiteEvent):
-    """The site runs its changes, and is no worse than before."""
+    """The site runs its changes, and is no worse than before the push."""
 
 
 class Done(SiteEvent):
-    """The site was no worse than before for its soak time."""
+    """The site was no worse than before the push for its soak time."""
 
 
 @dataclass(frozen=True)
 class Failed(SiteEvent):
-    """``touched``: the site has, or may have, writes of this push."""
+    """The site has failed. ``touched``: it has, or may have, writes of this push."""
 
     why: str
     touched: bool
 
 
 class Reverted(SiteEvent):
-    """The site is restored to before this push."""
+    """The site is restored to its state before this push."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +124,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a push. ``wave``: where it ended, None after all. ``done``, ``skipped``,
-    ``never_begun``, ``reverted``: the sites' states; windows of ``shut`` are shut. ``failed``: all
-    that failed -> why, also reverted ones; ``not_reverted``: site -> why its revert failed."""
+    """A push's end. ``wave``: where, None after all. ``done``, ``skipped``, ``never_begun``,
+    ``reverted``: sites in these states; ``shut``: sites with a shut window. ``failed``: reasons by
+    site, also of reverted ones; ``not_reverted``: why reverts failed, by site."""
 
     ending: Ending
     wave: str | None = None
@@ -149,14 +148,14 @@ class Begin:
 
 @dataclass(frozen=True)
 class Revert:
-    """Restore the site to before this push; report it."""
+    """Restore the site to its state before this push; report the result."""
 
     site: str
 
 
 @dataclass(frozen=True)
 class Await:
-    """Nothing can go on before a window of one of these sites opens: then tick."""
+    """Nothing can continue before a window of one of these sites opens: send a ``Tick`` then."""
 
     sites: tuple[str, ...]
 
@@ -168,7 +167,7 @@ class WaveBegins:
 
 @dataclass(frozen=True)
 class WaveEnds:
-    """``failed``: its failed sites -> why."""
+    """The end of a wave; ``failed``: the reason of each of its failed sites."""
 
     wave: str
     ending: Ending
@@ -198,7 +197,7 @@ TRANSITIONS: dict[tuple[State, type[SiteEvent]], State] = {
     (State.REVERTING, Reverted): State.REVERTED,
     (State.REVERTING, RevertFailed): State.NOT_REVERTED,
 }
-"""Any other pair is a fault of the caller."""
+"""The legal transitions; any other pair is a fault of the caller."""
 
 UNDER_WAY = (State.WRITING, State.SETTLING, State.SOAKING)
 GONE_BACK = (State.REVERTING, State.REVERTED, State.NOT_REVERTED)
@@ -206,7 +205,8 @@ GONE_BACK = (State.REVERTING, State.REVERTED, State.NOT_REVERTED)
 
 @dataclass
 class _Site:
-    """``touched``: the site has, or may have, writes of this push. The last two are reasons."""
+    """A site in this push. ``touched``: it has, or may have, writes of this push. ``failed`` and
+    ``not_reverted`` are reasons."""
 
     name: str
     state: State
@@ -216,9 +216,8 @@ class _Site:
 
 
 class Waves:
-    """One run of a push; not thread-safe. ``todo``: the sites to change; ``touched``: those changed
-    by an earlier run. ``is_open``: whether a site may begin now. ``log``: at most six steps a
-    site."""
+    """The state machine of a push. Not thread-safe. ``todo``: sites to change; ``touched``: changed
+    by an earlier run. ``is_open``: whether a site may begin. ``log``: at most six steps a site."""
 
     def __init__(
         self,
@@ -250,7 +249,7 @@ class Waves:
         self.log: list[Step] = []
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Begins with a ``Tick``. Raises AssertionError for an event not in TRANSITIONS."""
+        """Handle an event, first a ``Tick``. Raises AssertionError for one not in TRANSITIONS."""
         self._out = []
         if isinstance(event, StopAsked):
             self._stopping = True
@@ -263,7 +262,7 @@ class Waves:
 
     @property
     def reverting(self) -> bool:
-        """Whether a wave has failed, and touched sites are reverted."""
+        """Whether a wave has failed, so that touched sites are being reverted."""
         return self._failed_wave is not None
 
     @property
@@ -312,7 +311,7 @@ class Waves:
                 return
 
     def _go_on(self, wave: Wave) -> bool:
-        """Begin sites; whether there is more to do than to wait."""
+        """Begin sites; return whether to call again at once, rather than wait for events."""
         beyond = len(self._in(wave, State.FAILED)) > wave.max_failures
         for site in self._in(wave, State.PENDING):
             if not self._stopping and not beyond and self._has_room(wave, *UNDER_WAY):
@@ -353,7 +352,7 @@ class Waves:
         return True
 
     def _go_back(self) -> bool:
-        """Revert sites; whether there is more to do than to wait."""
+        """Revert sites; return whether to call again at once, rather than wait for events."""
         if self._at < 0:
             return self._finish(Ending.ROLLED_BACK, self._failed_wave)
         wave = self._waves[self._at]

@@ -1,4 +1,4 @@
-"""Weekly windows in a site's time zone, in which it may be changed. Pure. Wall clock time counts: a
+"""Weekly windows in which a site may be changed, in its time zone. Pure. Local time counts: a
 repeated hour is open twice, a skipped one never."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Window:
-    """``days``: on which it begins, Monday is 0; ``begin`` and ``end``: minutes of the local day.
-    With ``end`` not after ``begin`` it ends the next day."""
+    """A weekly window. ``days``: on which it begins, Monday is 0; ``begin`` and ``end``: minutes of
+    the local day. With ``end`` not after ``begin`` it ends the next day."""
 
     days: frozenset[int]
     begin: int
@@ -27,7 +27,7 @@ class Window:
 
 
 def parse_window(text: str) -> Window:
-    """For example ``mon-fri 09:00-16:00`` or ``daily 00:00-24:00``. Raises ``ValueError``."""
+    """Parse text like ``mon-fri 09:00-16:00`` or ``daily 00:00-24:00``. Raises ``ValueError``."""
     form = _FORM.fullmatch(text.strip().lower())
     if form is None:
         raise ValueError(
@@ -40,7 +40,7 @@ def parse_window(text: str) -> Window:
 
 
 def is_open(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> bool:
-    """Whether a window is open at ``moment`` (aware); true without windows."""
+    """Return whether a window is open at ``moment`` (aware); True when there are no windows."""
     wall = moment.astimezone(zone)
     minute = wall.hour * 60 + wall.minute
     return not windows or any(
@@ -51,7 +51,7 @@ def is_open(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> bool
 
 
 def opens_at(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> datetime | None:
-    """The first minute from ``moment`` (aware) on that is open; None within ``HORIZON_DAYS``."""
+    """Return the first open minute from ``moment`` (aware) on; None if none in ``HORIZON_DAYS``."""
     at = moment.astimezone(UTC)
     until = at + timedelta(days=HORIZON_DAYS)
     while not is_open(windows, at, zone):
@@ -62,7 +62,7 @@ def opens_at(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> dat
 
 
 def _holds(window: Window, day: int, minute: int) -> bool:
-    """Whether the window that begins on weekday ``day`` contains that minute of it."""
+    """Return whether the window that begins on weekday ``day`` contains that minute of it."""
     end = window.end if window.end > window.begin else window.end + DAY_MINUTES
     return day in window.days and window.begin <= minute < end
 

@@ -1,4 +1,4 @@
-"""Turns changes into one transaction, with a push and an audit entry. Pure. Writes expect the
+"""Turns changes into one transaction, with a push entry and an audit entry. Pure. Writes expect the
 versions of the site copy that was compared, so one of two concurrent changes is refused."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def first_part(
     source: PushSource,
     verb: str,
 ) -> Sequence[Change]:
-    """As many changes as fit into one transaction, mostly all. Raises ``RefusedError``."""
+    """Return as many changes as fit into one transaction, usually all. Raises ``RefusedError``."""
 
     def fits(some: Sequence[Change]) -> bool:
         return copy.scale.fits(transaction(copy, some, push, source, verb))
@@ -43,7 +43,7 @@ def first_part(
 
 
 def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
-    """Flow -> why it gets a revision without being named in a change. Raises ``RefusedError``."""
+    """Return why flows not named in a change get a revision. Raises ``RefusedError``."""
     return {
         revision.flow: revision.because
         for revision in next_revisions(copy, texts_of(changes))
@@ -52,7 +52,7 @@ def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str
 
 
 def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
-    """Key -> why the flow may not get that text, or not be deleted."""
+    """Return why flows may not get their text or not be deleted, by key."""
     refused: dict[str, str] = {}
     try:
         next_revisions(copy, texts_of(changes))
@@ -73,7 +73,7 @@ def transaction(
     source: PushSource,
     verb: str,
 ) -> list[Write]:
-    """``push``: the fields of ``/push`` to write besides. Raises ``ConflictError``."""
+    """Return the writes. ``push``: other fields of ``/push`` to write. Raises ``ConflictError``."""
     owned = {**push.resources}
     for change in changes:
         if change.owned_after is None:
@@ -144,7 +144,7 @@ def _reason(source: PushSource) -> str:
 
 
 def _confirmed(copy: SiteCopy, changes: Iterable[Change]) -> Iterable[Put]:
-    """Flows whose present revision is wanted no longer count as gone back."""
+    """Yield writes by which flows whose present revision is wanted no longer count as gone back."""
     for change in changes:
         if kind_of(change.key) != FLOW or change.verb not in CONFIRMING:
             continue
@@ -157,7 +157,7 @@ def _confirmed(copy: SiteCopy, changes: Iterable[Change]) -> Iterable[Put]:
 
 
 def texts_of(changes: Iterable[Change]) -> dict[str, str]:
-    """Flow -> its new text."""
+    """Return each changed flow's new text by name."""
     return {
         name_of(change.key): change.after
         for change in _real(changes)
@@ -166,7 +166,7 @@ def texts_of(changes: Iterable[Change]) -> dict[str, str]:
 
 
 def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
-    """Settings and chokes, with checks that flows and nodes of chokes stay unchanged."""
+    """Yield writes of settings and chokes, and checks of the chokes' flows and nodes."""
     stored = copy.read(paths.cluster())
     own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
     if stored is None:
@@ -194,7 +194,7 @@ def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
 
 
 def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Iterable[Write]:
-    """Checks the flow of the choke, and its node, unless this transaction writes them."""
+    """Check that a choke's flow and node are unchanged, unless this transaction writes them."""
     flow, _, node = choke.partition("@")
     written = {change.key for change in _real(changes)}
     written.update(f"{FLOW}/{put.path.name}" for put in _confirmed(copy, changes))
@@ -210,7 +210,7 @@ def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Itera
 
 
 def nodes_of(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, records.Node]:
-    """Node -> its record with the new labels and capacities."""
+    """Return the records of changed nodes with the new labels and capacities, by name."""
     nodes: dict[str, records.Node] = {}
     for change in _real(changes):
         if kind_of(change.key) not in (LABEL, CAPACITY):
@@ -241,12 +241,12 @@ def _with(before: Mapping[str, V], name: str, value: V | None) -> dict[str, V]:
 
 
 def _real(changes: Iterable[Change]) -> list[Change]:
-    """Changes of the resource itself."""
+    """Return the changes that alter a resource itself."""
     return [change for change in changes if change.verb in ("make", "change", "delete")]
 
 
 def _old(copy: SiteCopy) -> Iterable[Write]:
-    """Removes old entries; masters trim the audit."""
+    """Remove old push entries; masters trim the audit."""
     for name in copy.children(paths.push())[: -KEEP_ENTRIES + 1][:REMOVED_AT_ONCE]:
         yield Remove(paths.push_entry(name), ANY)
 

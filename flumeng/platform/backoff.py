@@ -11,7 +11,7 @@ MOST_SECONDS = 60.0
 
 
 class Backoff:
-    """Each wait is twice the last one, up to ``most_seconds``; the first again after ``reset``."""
+    """Waits that double, up to ``most_seconds``; ``reset`` starts over with the first."""
 
     def __init__(self, first_seconds: float, most_seconds: float) -> None:
         self._first, self._most = first_seconds, most_seconds

@@ -21,13 +21,13 @@ KEEP_SECONDS = 60.0
 
 
 class ConnectionPool(Generic[K, C]):
-    """Up to EACH clients for each recently used server. Thread-safe. ``clock`` is monotonic."""
+    """Up to EACH idle clients per recently used server. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._clients: dict[K, list[C]] = {}
-        """Server -> its connections, both in order of use."""
+        """Connections by server; servers and connections are in order of use."""
         self._used_at: dict[K, float] = {}
 
     def take(self, server: K) -> C | None:

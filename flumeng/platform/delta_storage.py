@@ -23,7 +23,7 @@ STORAGE = {
 
 
 def of(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[str, str]]:
-    """The table's URI and its storage options, from a location in pyarrow's form."""
+    """Return a table's URI and storage options for deltalake, from a location in pyarrow's form."""
     uri, query = split_query(location)
     if not (store := store_of(uri)):
         return uri.removeprefix("file://"), {}

@@ -10,7 +10,7 @@ from flumeng.platform.errors import CorruptError
 
 
 def write_durably(file: Path, text: str) -> None:
-    """Write the file whole or not at all, also after a power cut; only for this process's user."""
+    """Write a file atomically and durably, also for a power cut; only its owner may read it."""
     draft = file.with_suffix(".tmp")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(text)
@@ -25,7 +25,7 @@ def write_durably(file: Path, text: str) -> None:
 
 
 def read_object(file: Path) -> dict[str, object]:
-    """The JSON object in ``file``, or {} without it. Raises OSError; CorruptError if invalid."""
+    """Return the JSON object in a file, {} when it is missing. Raises OSError, CorruptError."""
     try:
         content = json.loads(file.read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""The error tree, split by the remedy; adapters raise only these. Exit codes: 2, 3, 4 and 1."""
+"""The error tree, split by the remedy; adapters raise only these. Exit codes of commands: 2 user, 3
+conflict, 4 unavailable, 1 any other error."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ class UserError(FlumengError):
 
 
 class NotAllowedError(UserError):
-    """A node, or its policy file, does not allow it to this identity; a retry is in vain."""
+    """A node, or its policy file, denies this identity the call; a retry cannot succeed."""
 
 
 class ConflictError(FlumengError):
@@ -24,8 +25,7 @@ class UnavailableError(FlumengError):
 
 
 class ForbiddenError(UnavailableError):
-    """ZooKeeper denies this identity the access. Nothing was written, and a retry is in vain until
-    an administrator changes the access."""
+    """ZooKeeper denied access and nothing was written; only an administrator can change this."""
 
 
 class CorruptError(FlumengError):

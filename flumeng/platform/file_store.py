@@ -1,6 +1,5 @@
 """Durable directories, local or in a file system of pyarrow. A location is an absolute path, or a
-URI with connection parameters in its query. Local entries count once synced. Renames are
-repeatable."""
+URI with parameters in its query. Local entries are durable once synced. Renames may be repeated."""
 
 from __future__ import annotations
 
@@ -19,40 +18,40 @@ from flumeng.platform.options.patterns import split_query
 from flumeng.platform.remote_store import Resolve, is_marker, open_remote
 
 LASTING = 10_000
-"""Most directories remembered as synced."""
+"""Maximum number of directories remembered as synced."""
 
 
 class FileStore(Protocol):
-    """Paths lack a scheme, see ``open_store``. Remote stores raise UserError when a person has to
-    act (no such bucket, access denied), UnavailableError when a retry may help."""
+    """Durable directories. Paths have no scheme, see ``open_store``. Remote stores raise UserError
+    if a person has to act (no such bucket, no access), UnavailableError if a retry may help."""
 
     @property
     def files(self) -> fs.FileSystem:
         """The file system of pyarrow, for reading."""
 
     def make_directory(self, path: str) -> None:
-        """Create it durably, with its parents; does nothing when it exists."""
+        """Create a directory durably, with its parents, unless it exists."""
 
     def open_output(self, path: str) -> pa.NativeFile:
-        """A new file; its content counts after ``close`` and then ``sync``."""
+        """Open a new file, whose content is durable after ``close`` and then ``sync``."""
 
     def sync(self, path: str) -> None:
         """Make a closed file's content, or a directory's entries, durable."""
 
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Carry out all moves durably, markers (names with an underscore) last; return those whose
-        source and target are both missing. A move with only its target was done before."""
+        """Carry out all moves durably, markers (names with an underscore) last; return those that
+        lack source and target. If only the target exists, the move was done before."""
 
     def exists(self, path: str) -> bool: ...
 
     def directories(self, path: str) -> list[str]:
-        """Names of the directories in ``path``; empty when it is missing."""
+        """Return the names of the directories in ``path``; none when it is missing."""
 
     def remove_tree(self, path: str) -> None:
-        """Does nothing when it is missing."""
+        """Remove a directory with its content, if it exists."""
 
     def explained(self, error: OSError) -> Exception:
-        """The error to raise for an error of a file from ``open_output``."""
+        """Return the error to raise for an error of a file from ``open_output``."""
 
 
 def exists(uri: str) -> bool:
@@ -61,8 +60,8 @@ def exists(uri: str) -> bool:
 
 
 def open_store(uri: str, resolve: Resolve = secrets.resolve) -> tuple[FileStore, str]:
-    """The file store of ``uri``, and the path there; ``resolve`` looks up secrets in the query.
-    Raises UserError for an unknown scheme."""
+    """Return the file store of ``uri`` and the path in it; ``resolve`` looks up secrets in the
+    query. Raises UserError for an unknown scheme."""
     if uri.startswith("/"):
         return LOCAL, uri
     if uri.startswith("file://"):
@@ -71,7 +70,7 @@ def open_store(uri: str, resolve: Resolve = secrets.resolve) -> tuple[FileStore,
 
 
 def open_files(uri: str, resolve: Resolve = secrets.resolve) -> tuple[fs.FileSystem, str]:
-    """The file system of pyarrow for reading ``uri``, and the path there."""
+    """Return the file system of pyarrow for reading ``uri``, and the path in it."""
     store, path = open_store(uri, resolve)
     return store.files, path
 
@@ -87,7 +86,7 @@ class LocalFileStore:
     def __init__(self) -> None:
         self.files = fs.LocalFileSystem()
         self._lasting: dict[Path, tuple[int, int]] = {}
-        """Directories that this process has synced with all their parents -> their identities."""
+        """Device and inode of each directory that this process has synced with all its parents."""
 
     def make_directory(self, path: str) -> None:
         directory = Path(path)

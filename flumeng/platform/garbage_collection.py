@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """For creating very many objects that stay: a plan, modules."""
+    """Pause garbage collection while very many lasting objects are created: a plan, modules."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -22,7 +22,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def current_frames() -> dict[int, FrameType]:
-    """The frame of each thread, by its identifier. In CPython 3.11 ``sys._current_frames`` may
+    """Return the frame of each thread by thread id. In CPython 3.11 ``sys._current_frames`` may
     deadlock with a garbage collection (https://github.com/python/cpython/issues/106883)."""
     with no_garbage_collection():
         return sys._current_frames()

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("command_guard.py")))
-"""Prefix of a command."""
+"""The words before a command that run it under a guard."""
 STOP_SECONDS = 4.0
-"""A guard that runs for longer after the end of its input hangs."""
+"""A guard that runs for longer than this after the end of its input counts as hung."""
 ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
-"""Other variables of our process may hold secrets."""
+"""The variables that commands inherit; other variables of this process may hold secrets."""
 
 
 def environment() -> dict[str, str]:

@@ -8,7 +8,7 @@ HEALTHY, UNHEALTHY, UNREACHABLE = "", "unhealthy", "unreachable"
 
 
 class HealthThreshold:
-    """``health`` is ``unreachable`` when the last failures were missing answers."""
+    """Tracks one target's health, ``unreachable`` when the last failures were missing answers."""
 
     def __init__(self) -> None:
         self.health = HEALTHY
@@ -25,7 +25,7 @@ class HealthThreshold:
             self.health = UNREACHABLE if silent else UNHEALTHY
 
     def succeed(self, *, all_is_done: bool = False) -> None:
-        """``all_is_done``: nothing is left that could fail."""
+        """Count a success; ``all_is_done`` (nothing left to fail) restores health at once."""
         self._failures = self._unanswered = 0
         self._successes += 1
         if all_is_done or self._successes >= IN_A_ROW:

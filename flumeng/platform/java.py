@@ -13,7 +13,7 @@ JAVA_AT_LEAST = 17
 
 
 def find_java() -> str:
-    """Path of a Java that is new enough. Raises UserError with the command to install one."""
+    """Return the path of a new enough Java. Raises UserError with the command to install one."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"

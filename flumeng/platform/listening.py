@@ -1,4 +1,4 @@
-"""Sockets to receive on, and the reason in one sentence when they cannot be bound."""
+"""Binds sockets to receive on; an error explains in one sentence why one cannot be bound."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _REASONS = {
 
 
 async def listen(address: str, protocol: Literal["tcp", "udp"], *, share: bool) -> socket.socket:
-    """A bound non-blocking socket. ``share``: other workers of the node bind the same address, and
-    the kernel spreads senders over them. Raises UserError."""
+    """Return a bound non-blocking socket. ``share``: other workers of the node bind the same
+    address, and the kernel spreads senders over them. Raises UserError."""
     family, kind, resolved = await resolve(address, protocol)
     try:
         return _bind(family, kind, resolved, share=share)
@@ -49,8 +49,8 @@ def _cannot_listen(address: str, protocol: str, error: OSError) -> UserError:
 
 
 def takes_reserve(transport: asyncio.BaseTransport) -> bool:
-    """Whether a connection uses one of this process's last descriptors, reserved for the journals
-    and their readers. (A new descriptor is the lowest free one.)"""
+    """Return whether a connection uses one of this process's last descriptors, reserved for
+    journals and their readers. (A new descriptor is the lowest free one.)"""
     return is_reserved(transport.get_extra_info("socket").fileno())
 
 

@@ -1,4 +1,4 @@
-"""Logging of every process: one line an event, to standard error, without secrets."""
+"""Logging of every process: one line per event, to standard error, without secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flumeng.platform import scrubbing
 
 
 def to_stderr(process: str) -> None:
-    """Log from INFO up; kazoo only from ERROR up, since the store reports its relevant events."""
+    """Log to standard error from INFO up; of kazoo only errors, as the store logs its events."""
     handler = logging.StreamHandler()
     line = f"%(asctime)s {process} %(levelname)s %(message)s"
     handler.setFormatter(scrubbing.Formatter(line, "%Y-%m-%dT%H:%M:%S%z"))

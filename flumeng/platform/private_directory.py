@@ -1,5 +1,5 @@
-"""The data directory of a process: only its user can enter it, whichever umask or creator it has.
-Older files are closed to others at the start, but only below named parts: never a flow's output."""
+"""The data directory of a process: only its user can enter it, for any umask or creator. At the
+start, others lose access to older files, but only below named parts: never to a flow's output."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 
 
 def make_private(directory: Path, names: Iterable[str]) -> None:
-    """Create the directory if necessary, and close it and all below ``names`` to others. Raises
-    UserError when it belongs to another user or cannot be written."""
+    """Create the directory if necessary; remove other users' access to it and to all below
+    ``names``. Raises UserError when it belongs to another user or cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         owner = directory.stat().st_uid
@@ -47,18 +47,18 @@ def make_private(directory: Path, names: Iterable[str]) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """The ``opener`` of a file that only its user may read."""
+    """Open a file that only its user may read; an ``opener`` for ``open``."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
 def write_private(file: Path, text: str) -> None:
-    """As ``Path.write_text``; neither whole nor durable after a crash, see ``whole_files``."""
+    """Write a file for this user only; not durable, see ``durable_files``."""
     with open(file, "w", encoding="utf-8", opener=open_private) as handle:
         handle.write(text)
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """The path itself, the target of a link, and everything below."""
+    """Yield the path (of a link, the target) and everything below."""
     top = path.resolve()
     yield top
     for directory, directories, files in os.walk(top):
@@ -67,7 +67,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> bool:
-    """Whether others had access to it. Links and missing files stay unchanged."""
+    """Remove other users' access; return whether they had any. Links are not changed."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & OTHERS:

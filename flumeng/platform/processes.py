@@ -11,13 +11,13 @@ from functools import cache
 from pathlib import Path
 
 PYTHON = (sys.executable, "-P", "-m")
-"""The command that runs a module of ours, and imports nothing from the working directory."""
+"""The command that runs a module of flumeng, and imports nothing from the working directory."""
 PR_SET_PDEATHSIG = 1
 
 
 @cache
 def boot() -> str:
-    """A unique id of this boot of the host and of the process's PID namespace; empty if unknown."""
+    """Return a unique id of this boot and of the process's PID namespace; empty if unknown."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -26,7 +26,7 @@ def boot() -> str:
 
 
 def has_ended(boot_id: str, pid: int) -> bool:
-    """Whether that process has certainly ended, which is unknown for other containers."""
+    """Return whether a process has certainly ended; False for one of another boot or container."""
     if boot_id != boot():
         return False
     return pid == os.getpid() or not Path(f"/proc/{pid}").exists()
@@ -41,8 +41,7 @@ def die_with_parent() -> None:
 
 
 def go_on_without_parent() -> None:
-    """Let the kernel continue this process, if stopped, when its parent dies: it then reads the end
-    of its input."""
+    """Let the kernel resume this process, if stopped, when its parent dies, to read its EOF."""
     _on_death_of_parent(signal.SIGCONT)
 
 
@@ -52,6 +51,6 @@ def _on_death_of_parent(number: signal.Signals) -> None:
 
 def forbid_core_dumps() -> None:
     """Keep secrets and events in memory off the disk after a crash. The limit is inherited, unlike
-    ``PR_SET_DUMPABLE``. Only the soft one: a user's command may raise it."""
+    ``PR_SET_DUMPABLE``. Only the soft limit is set: a user's command may raise it."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

@@ -7,7 +7,7 @@ BURST_SECONDS = 0.1
 
 
 class RateLimit:
-    """``rate`` in bytes per second, above 0; ``now`` in monotonic seconds."""
+    """A token bucket; ``rate`` in bytes per second, above 0; ``now`` in monotonic seconds."""
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate

@@ -46,11 +46,11 @@ _TO_BE_MENDED = {
 _WORTH_WAITING = {408, 425, 429}
 
 Resolve = Callable[[str], str]
-"""Returns the secret behind a reference, or raises UserError."""
+"""Returns the secret for a reference, or raises UserError."""
 
 
 def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
-    """The store of a URL, and the path there. Raises UserError for an unknown one."""
+    """Return the store of a URL and the path in it. Raises UserError for an invalid URL."""
     url, query = split_query(location)
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
@@ -60,7 +60,7 @@ def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
 
 
 def revealed(query: str, resolve: Resolve) -> dict[str, str]:
-    """The parameters of a location's query, with secrets."""
+    """Return the parameters of a location's query, with secrets in place of references."""
     return {
         name: resolve(value) if SECRET.fullmatch(value) else value
         for name, value in parameters(query).items()
@@ -103,7 +103,7 @@ def _s3(bucket: str, given: Mapping[str, str]) -> fs.S3FileSystem:
 
 
 def _azure(host: str, given: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """``CONTAINER@ACCOUNT.dfs.core.windows.net``; a query names an endpoint of another kind."""
+    """Open ``CONTAINER@ACCOUNT.dfs.core.windows.net``; a query may name another endpoint."""
     container, _, server = host.rpartition("@")
     arguments: dict[str, Any] = dict(given)
     if "enable_tls" in arguments:
@@ -113,7 +113,7 @@ def _azure(host: str, given: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
 
 
 class RemoteFileStore:
-    """See ``file_store.FileStore``. ``name``: prefix of the path in messages."""
+    """A remote ``FileStore``. ``name``: prefix of the path in messages."""
 
     def __init__(self, filesystem: fs.FileSystem, name: str = "") -> None:
         self.files = filesystem
@@ -130,7 +130,7 @@ class RemoteFileStore:
             return self.files.open_output_stream(path, compression=None)
 
     def sync(self, path: str) -> None:
-        """Closing the file was enough."""
+        """Do nothing: closing a file makes it durable."""
 
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         for directory in sorted({target.rpartition("/")[0] for _, target in moves}):
@@ -184,7 +184,7 @@ class RemoteFileStore:
 
 
 def is_marker(move: tuple[str, str]) -> bool:
-    """Whether the moved file announces other files."""
+    """Return whether a move is that of a marker: a file that announces other files."""
     return move[1].rpartition("/")[2].startswith("_")
 
 

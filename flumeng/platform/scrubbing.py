@@ -1,5 +1,5 @@
-"""Removes secrets from all texts that leave a process: logs, statuses, errors of executors. It
-knows the secrets a process had, their long lines, and forms in URLs, JSON, HTML and base64."""
+"""Removes secrets from all texts that leave a process: logs, statuses, errors of executors. Covers
+all secrets that the process had, long lines of them, forms in URLs, JSON, HTML, base64."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 SHOWN = "***"
 LINE_CHARACTERS = 8
-"""Shorter lines of a secret occur in unrelated texts."""
+"""Minimum length of a secret's line: shorter lines occur in unrelated texts."""
 BASE64_BYTES = 6
 _patterns: dict[str, re.Pattern[str]] = {}
 
 
 class Secret(str):
-    """A text that ``repr`` hides, and that is scrubbed once a process creates or unpickles it."""
+    """A text hidden by ``repr``; removed by ``scrub`` in processes that create or unpickle it."""
 
     __slots__ = ()
 
@@ -56,12 +56,12 @@ def scrub(text: str) -> str:
 
 
 def excerpt(text: str, characters: int) -> str:
-    """The beginning of a server's ``text``, without secrets or parts of them."""
+    """Return the beginning of a server's ``text``, without secrets or parts of them."""
     return scrub(text)[:characters]
 
 
 def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
-    """The same ``items``; errors, their causes and log lines of libraries contain no secret."""
+    """Yield the ``items``; errors, their causes and log lines of libraries have no secret."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(Formatter())
     try:
@@ -74,7 +74,6 @@ def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
 
 
 def _scrubbed(error: Exception) -> Exception:
-    """Errors of ours keep their kind."""
     if isinstance(error, FlumengError) and all(isinstance(arg, str) for arg in error.args):
         return type(error)(*map(scrub, error.args))
     return FlumengError(scrub(f"{type(error).__name__}: {error}"))
@@ -94,7 +93,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(content: bytes) -> Iterator[str]:
-    """The common part of the base64 of all texts with ``content``, for each of three offsets."""
+    """Yield the common part of the base64 of all texts with ``content``, for three offsets."""
     if len(content) < BASE64_BYTES:
         return
     for before, first in enumerate((0, 2, 3)):

@@ -1,9 +1,6 @@
-"""Secrets, to which inventories and flows refer: ``${secret:NAME}``.
-
-Looked up on the host that uses them: by the node's policy file, else in the variable
-``FLUMENG_SECRET_<NAME>`` (capitals, underscores for dashes), else in the file NAME of the directory
-``FLUMENG_SECRETS``. No message here shows one.
-"""
+"""Secrets, ``${secret:NAME}`` in inventories and flows; no message shows one. Looked up on the host
+that uses them: by the node's policy file, else in the variable ``FLUMENG_SECRET_<NAME>`` (capitals,
+underscores for dashes), else in the file NAME of the directory ``FLUMENG_SECRETS``."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ PREFIX = "FLUMENG_SECRET_"
 MAX_BYTES = 64 * 1024
 COMMAND_SECONDS = 10.0
 KEEP_SECONDS = 30.0
-"""How long a command's output is reused: many tasks that begin at once run it once."""
+"""Seconds for which a command's output is reused: many tasks that begin at once run it once."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +62,14 @@ _backends: dict[str, SecretBackend] = {}
 
 
 def use(backends: Mapping[str, SecretBackend]) -> None:
-    """Look these secrets up by the policy file of this process's node."""
+    """Set where secrets are found, from the policy file of this process's node."""
     _backends.clear()
     _backends.update(backends)
 
 
 def resolve(reference: str) -> Secret:
-    """The secret of ``${secret:NAME}``, without the line end of its file. Raises ``UserError``: it
-    is missing, unreadable, or its file is open to others."""
+    """Return the secret of ``${secret:NAME}``, without the line end of its file. Raises
+    ``UserError`` when it is missing, unreadable, or its file is open to others."""
     form = SECRET.fullmatch(reference)
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
@@ -82,13 +79,13 @@ def resolve(reference: str) -> Secret:
 
 
 def of(credentials: Credentials | None) -> dict[str, Secret]:
-    """The secrets of a store's credentials, by their references. Raises UserError."""
+    """Return the secrets of a store's credentials by reference. Raises UserError."""
     given = credentials.given.values() if credentials is not None else ()
     return {value: resolve(value) for value in given if SECRET.fullmatch(value)}
 
 
 def filled(values: Mapping[str, str]) -> dict[str, str]:
-    """``values`` with their secrets. Raises ``UserError``."""
+    """Return ``values`` with secrets in place of references. Raises ``UserError``."""
     resolved = {}
     for name, value in values.items():
         whole = SECRET.sub(lambda reference: resolve(reference[0]), value)
@@ -97,7 +94,7 @@ def filled(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that needs no secret: others see it in ``/proc``."""
+    """Return the environment without secrets: other processes could read them in ``/proc``."""
     return {name: text for name, text in environment.items() if not name.startswith(PREFIX)}
 
 
@@ -160,7 +157,7 @@ class _Command:
         self._trouble = ""
 
     def output(self, name: str) -> bytes:
-        """At most MAX_BYTES + 1. Raises ``UserError``."""
+        """Return the command's output, at most MAX_BYTES + 1. Raises ``UserError``."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._printed, self._trouble = _run(self._words)

@@ -19,7 +19,7 @@ class FunctionError(FlumengError):
 
 
 def imported(reference: str) -> UserFunction:
-    """The function ``module:name``, defined in that module or below it. Raises UserError."""
+    """Return the function ``module:name``, defined in that module or below. Raises UserError."""
     module, _, name = reference.partition(":")
     try:
         function: object = getattr(import_module(module), name, None)
@@ -37,7 +37,7 @@ def imported(reference: str) -> UserFunction:
 
 
 def last_line(error: Exception, module: str) -> str:
-    """The error, with the deepest line in the package of ``module``, else the deepest of all."""
+    """Return the error with the deepest line in ``module``'s package, else of all."""
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     home = _home(module)

@@ -1,5 +1,5 @@
-"""Ends a daemon whose main loop hangs, and reports each turn of the loop to systemd. (A ZooKeeper
-session lives on in another thread.) Time in which the whole process was stopped (SIGSTOP) does not
+"""Ends a daemon whose main loop hangs, and reports each iteration to systemd. (Another thread would
+keep the ZooKeeper session alive.) Time in which the whole process was stopped (SIGSTOP) does not
 count; systemd restarts such a process by ``WatchdogSec``, see ``sd_notify(3)``."""
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from flumeng.platform.metrics.health import Health
 log = logging.getLogger(__name__)
 
 EXIT_CODE = 75
-"""Only of daemons ended by their watchdog."""
+"""The exit code only of daemons ended by their watchdog."""
 CHECK_SECONDS = 1.0
 LATE_SECONDS = 1.0
-"""A check that is later than this: the process was stopped."""
+"""A check that is later than this shows that the process was stopped."""
 REPORT_SECONDS = 1.0
 LOG_SECONDS = 2.0
-"""The hung thread may hold a lock of logging; then the process ends without a log entry."""
+"""Maximum seconds to log: the hung thread may hold a lock of logging."""
 
 
 class ServiceManager:
-    """systemd's ``Type=notify``. Removes the address from ``environ``, out of children's reach."""
+    """Reports to systemd (``Type=notify``); removes its address from ``environ``."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
@@ -47,7 +47,7 @@ class ServiceManager:
 
 
 class Watchdog:
-    """Watches the daemon ``name``, whose loop runs in the creating thread and reports turns to
+    """Watches the daemon ``name``, whose loop runs in the creating thread and reports iterations to
     ``health``. ``clock``: monotonic seconds."""
 
     def __init__(
@@ -69,8 +69,7 @@ class Watchdog:
         self._checked_at = clock()
 
     def start(self) -> None:
-        """Watch until the process ends. At systemd's SIGABRT all stacks are written to standard
-        error."""
+        """Watch until the process ends. At systemd's SIGABRT, write all stacks to stderr."""
         faulthandler.enable()
         self._health.on_turn(self._report)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()

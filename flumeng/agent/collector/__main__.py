@@ -38,7 +38,6 @@ parser.add_argument("--metrics-channel", type=int, help="the descriptor of metri
 
 
 def main() -> int:
-    """Runs until the node stops it or dies; returns the exit code."""
     given = parser.parse_args()
     logs.to_stderr("collector")
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -59,7 +58,8 @@ def _start(
     send: Callable[[Message], None],
     starting: Future[SparkSession],
 ) -> None:
-    """Starts Spark; while a setting is refused or the master is away, reports that and retries."""
+    """Start Spark and resolve ``starting`` with its session; retry while a setting is refused or
+    Spark's master does not answer."""
     try:
         java_options = class_archive.java_options(cache)
         while True:
@@ -85,7 +85,7 @@ def _start(
 
 
 def _options(given: argparse.Namespace) -> SparkOptions:
-    """Raises UserError for settings that the node's policy refuses; it is reread at each try."""
+    """Return Spark's settings. Raises UserError where the policy file, reread now, refuses one."""
     if not given.spark:
         return spark.ON_THIS_HOST
     from flumeng.config import policy  # noqa: PLC0415  # only then it costs time

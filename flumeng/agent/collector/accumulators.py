@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class MergedEntries(AccumulatorParam[Entries[Value]]):
-    """A dictionary whose keys stay forever. ``merge`` combines two values of one key."""
+    """A dictionary that only grows. ``merge`` combines two values of one key."""
 
     def __init__(self, merge: Callable[[Value, Value], Value]) -> None:
         self._merge = merge
@@ -29,7 +29,7 @@ class MergedEntries(AccumulatorParam[Entries[Value]]):
     def addInPlace(  # noqa: N802  # pyspark's
         self, value1: Entries[Value], value2: Entries[Value]
     ) -> Entries[Value]:
-        """Updates ``value1`` in place: the cost grows with ``value2`` alone."""
+        """Merge ``value2`` into ``value1`` in place: the cost depends on ``value2`` alone."""
         for key, value in value2.items():
             value1[key] = self._merge(value1[key], value) if key in value1 else value
         return value1

@@ -1,8 +1,8 @@
 """Fenced acks of one task: only the last claimant can move them.
 
-A claim rewrites every ack, so its version grows and writes of an older owner fail: versions are the
-authority, not sessions and epochs. A new ack requires a registered partition, whose name is never
-reused: a removed ack would restart at version 0.
+A claim rewrites every ack, which raises the ack's znode version, so writes of an older owner fail.
+These versions are the authority, not sessions and epochs. A new ack requires a registered
+partition, whose name is never reused: a recreated ack would restart at version 0.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class SupersededError(ConflictError):
 
 
 class Acks:
-    """``offsets``: partition -> everything below is acked. ``emitted``: all events that begin below
-    are in the sinks; differs only where ``rules`` join lines. ``sure``: see ``Progress``. After an
-    error the outcome of a write may be unknown: claim again."""
+    """The acks of one task's partitions under one claim. ``offsets``: partition -> offset below
+    which everything is acked. ``emitted``: all events that begin below it are in the sinks; differs
+    from ``offsets`` only where ``rules`` join lines. ``sure``: see ``Progress``. After an error the
+    outcome of a write may be unknown: claim again."""
 
     def __init__(
         self, store: Store, publisher: Publisher, flow: str, epoch: int, rules: str = ""
@@ -49,14 +50,14 @@ class Acks:
         self._paths: dict[str, ZPath[Ack]] = {}
         self._versions: dict[str, Version] = {}
         self._moving = threading.Lock()
-        """Held while an ack moves: until its new version is known, the ack looks foreign."""
+        """Held while acks are written: until the new version is known, our ack looks foreign."""
         self._rules = rules
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
         self.emitted: dict[str, int] = {}
         self.sure: dict[str, int] = {}
         self.leader_epochs: dict[str, int | None] = {}
-        """See ``Ack``; keys as in ``offsets``."""
+        """Leader epoch of each partition as of its ack, see ``Ack``."""
         self.inherited: set[str] = set()
 
     @classmethod
@@ -70,9 +71,9 @@ class Acks:
         *,
         rules: str = "",
     ) -> Acks:
-        """Takes all ``partitions``; new ones begin at their registered starts. ``offsets`` lacks
-        removed ones. Raises SupersededError when one has a higher epoch; ConflictError when an ack
-        was written meanwhile: claim again."""
+        """Claim ``partitions`` and return their acks; new ones begin at their registered starts,
+        and unregistered ones are left out. Raises SupersededError when a partition has a higher
+        epoch, ConflictError when an ack was written in the meantime: claim again."""
         acks = cls(store, publisher, flow, epoch, rules)
         names = sorted(partitions)
         for start in range(0, len(names), CLAIM_AT_ONCE):
@@ -120,7 +121,7 @@ class Acks:
         return registered
 
     def _see_newest(self, name: str) -> None:
-        """Catches up with the plan: a transaction, even if refused, waits for earlier ones."""
+        """Make new registrations visible: even a refused transaction waits for earlier writes."""
         path = partition_registry.registration(self._flow, name)
         with contextlib.suppress(ConflictError):
             self._store.commit([Check(path, Version(0))])
@@ -131,9 +132,10 @@ class Acks:
         also: Sequence[Write] = (),
         joined: Mapping[str, Progress] | None = None,
     ) -> None:
-        """Moves the acks to the ends of ``ranges``, or as far as ``joined`` says, with ``also`` in
-        one transaction. Each range begins at its ack; an empty one only writes its leader's epoch.
-        Raises ConflictError after another claim, UnavailableError when the outcome is unknown."""
+        """Move the acks to the ends of ``ranges``, or to the positions in ``joined``, in one
+        transaction with the writes ``also``. Each range begins at its ack; an empty range only
+        records its leader's epoch. Raises ConflictError after another claim, UnavailableError when
+        the outcome is unknown."""
         moved: dict[str, Progress] = {}
         epochs = {piece.partition: piece.leader_epoch for piece in ranges}
         for piece in ranges:
@@ -162,12 +164,13 @@ class Acks:
                 self.leader_epochs[name] = epochs[name]
 
     def check(self, partition: str) -> Check:
-        """Fails a transaction when another owner has claimed or moved the ack of ``partition``."""
+        """Return a check that fails once another owner has claimed or moved ``partition``'s ack."""
         with self._moving:
             return Check(self._paths[partition], self._versions[partition])
 
     def require_ours(self, partitions: Iterable[str]) -> None:
-        """Raises ConflictError when another owner has written one of them; UnavailableError."""
+        """Raise ConflictError when another owner has written one of the acks; else UnavailableError
+        when they cannot be read."""
         names = sorted(partitions)
         with self._moving:
             acks = self._store.read_many([self._paths[name] for name in names])

@@ -12,8 +12,9 @@ FIRST_SECONDS, MOST_SECONDS = 0.5, 30.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """``draining``: release the task after the running batches. ``standby``: another node owns it;
-    stay ready. A new ``handoff`` number requests immediate delivery of the backlog."""
+    """A task assigned to this node. ``draining``: release it after the running batches.
+    ``standby``: another node owns it; stay ready. A new ``handoff`` number requests immediate
+    delivery of the backlog."""
 
     flow: str
     task: str
@@ -36,7 +37,7 @@ class Retries:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rest: tuple[Assignment, bool] | None = None
-        """Not tried before ``_until``, unless the task begins to drain."""
+        """The assignment that is not retried before ``_until``, unless it begins to drain."""
         self._until = 0.0
         self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)
         self._began = 0.0
@@ -51,7 +52,7 @@ class Retries:
         self._rest, self._until = (assignment, draining), self._clock() + self._backoff.next()
 
     def wait(self, assignment: Assignment, *, draining: bool) -> None:
-        """Pauses without longer backoff: something is unavailable, but nothing has failed."""
+        """Retry after a short pause, for something unavailable: the backoff does not grow."""
         self._rest, self._until = (assignment, draining), self._clock() + FIRST_SECONDS
 
     def left_seconds(self, assignment: Assignment, *, draining: bool) -> float:

@@ -1,4 +1,4 @@
-"""A batch of a task, from its decision until its commit."""
+"""A batch of a task, from the choice of its ranges until its commit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from flumeng.control.zookeeper import Write
 
 @dataclass(eq=False)
 class Batch:
-    """``waited_seconds``: for a slot. ``ended``: when ``outcome`` became known. A batch under an
-    intent has an ``identity`` and fixed ``splits``. A batch of ``gaps`` has no events; any other
-    skips ``left_out``. ``reread``: number of events that earlier batches had read."""
+    """The ranges read together, and their outcome. ``waited_seconds``: time spent waiting for a
+    slot. ``ended``: when ``outcome`` became known. A batch under an intent has an ``identity`` and
+    a fixed number of ``splits``. A batch of ``gaps`` has no events; any other batch skips
+    ``left_out``. ``reread``: number of events that earlier batches had read."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
@@ -49,7 +50,7 @@ class Batch:
 
     @property
     def gone(self) -> int:
-        """Number of skipped offsets of unreadable events."""
+        """Number of offsets skipped because their events are unreadable."""
         return self.scale.total(gap.reported for gap in self.gaps)
 
     @property
@@ -71,9 +72,9 @@ Intent = Literal["before", "after"]
 
 @dataclass(frozen=True)
 class Filtered:
-    """Counts of a task's filters; None where not counted. ``taken``: events by branch with a
-    condition. ``failed``: events that each filter, by its place, could not process and dropped.
-    ``read``: events read; None where offsets count them."""
+    """Event counts of a task's filters; None when not counted. ``taken``: events by branch with a
+    condition. ``failed``: events dropped because a filter could not process them, by the filter's
+    place. ``read``: events read; None when offsets count them."""
 
     dropped: int | None = 0
     parse_errors: int | None = 0
@@ -84,9 +85,10 @@ class Filtered:
 
 
 class Pipeline(Protocol):
-    """A flow's filters and sinks. ``roots``: where its sinks stage; under ``spare_roots`` stages
-    create their directories on demand. ``shareable``: a batch may share its job with other flows.
-    ``intent``: written before the stages, or between stages and commit; None: never."""
+    """A flow's filters and sinks. ``roots``: directories in which its sinks stage files; those in
+    ``spare_roots`` are created by the stages on demand. ``shareable``: a batch may share a Spark
+    job with other flows. ``intent``: whether the intent is written before the stages run, or after
+    them and before the commit; None when there is none."""
 
     @property
     def spec(self) -> FlowSpec: ...
@@ -105,25 +107,25 @@ class Pipeline(Protocol):
 
     @property
     def trouble(self) -> str:
-        """A fault that does not stop batches."""
+        """A fault that does not stop batches; empty without one."""
 
     def event_bytes(self) -> float | None:
-        """Mean size of an event as read, since the last call; None when not counted."""
+        """Return the mean size of the events read since the last call; None when not counted."""
 
     def filtered(self) -> Filtered: ...
 
     def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
-        """Number of splits for a batch of ``ranges``."""
+        """Return the number of splits for a batch of ``ranges``."""
 
     def joined(self, ranges: Sequence[Range]) -> Mapping[str, JoinedRange]:
-        """Joined lines of the last batch, by partition; lacks ranges without a report."""
+        """Return the last batch's reports on joined lines, by partition; some may be missing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
     """A batch to write now. With ``identity`` it has exactly ``splits`` splits. ``gaps`` are
-    recorded as dead letters, not read. ``apart``: it takes one of Spark's tasks, since it may never
-    end. ``done`` gets the outcome once, from any thread, and only stores it."""
+    recorded as dead letters, not read. ``apart``: the batch runs as a single Spark task, since it
+    may hang. ``done`` is called once with the outcome, from any thread, and only stores it."""
 
     pipeline: Pipeline
     ranges: Sequence[Range]
@@ -143,5 +145,5 @@ class Work:
 
     @classmethod
     def trial(cls, pipeline: Pipeline) -> Work:
-        """An empty batch that checks the flow's stages."""
+        """Return an empty batch that checks whether the flow's stages can be planned."""
         return cls(pipeline, (), {}, {}, 0.0, lambda _outcome: None)

@@ -1,5 +1,4 @@
-"""Measures the age of acked events and the time of each sink per split. A split that is read or
-written twice counts twice."""
+"""Measures acked events' ages and sinks' write times per split; a repeated split counts twice."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ RECEIVED, RECEIVED_MICROS = "received events", "received micros"
 
 @dataclass(frozen=True)
 class Received:
-    """``mean``: mean time of receipt of the ``events``, in epoch seconds."""
+    """Receipt of ``events`` events; ``mean``: their mean time of receipt, in epoch seconds."""
 
     events: int
     mean: float
@@ -33,7 +32,7 @@ class Times:
 
 
 class BatchTimes:
-    """Measurements of one task, in the driver. ``sinks``: their places."""
+    """Measurements of one task, collected in the driver. ``sinks``: the places of its sinks."""
 
     def __init__(self, counts: Accumulator[int], task: str, sinks: Sequence[str]) -> None:
         self._counts = counts
@@ -48,8 +47,8 @@ class BatchTimes:
         return batch.arrow(NoteReceipt(self._task, handle), batch.schema)
 
     def timed(self, before: LazyBatch, written: LazyBatch, sink: str) -> LazyBatch:
-        """Times a sink's stages, from ``before`` to ``written``; not a sink that takes a DataFrame,
-        whose time is inseparable from Spark's earlier steps."""
+        """Add time measurement to the stages of ``sink`` between ``before`` and ``written``. A sink
+        that takes a DataFrame is not timed: its time is inseparable from Spark's earlier steps."""
         stages = written.after(before)
         if stages is None:
             return written
@@ -75,7 +74,7 @@ class BatchTimes:
 
 @dataclass(frozen=True)
 class NoteReceipt:
-    """Stage behind the read: records the mean time of receipt of each split."""
+    """A stage after the read that records the mean time of receipt of each split."""
 
     task: str
     counts: AccumulatorHandle[int]
@@ -94,7 +93,7 @@ class NoteReceipt:
 
 @dataclass(frozen=True)
 class TimeWrite:
-    """Runs and times the ``stages`` of a sink, without the time of their input."""
+    """A stage that runs and times the ``stages`` of a sink, without the time of its input."""
 
     stages: tuple[Stage, ...]
     task: str
@@ -131,6 +130,6 @@ class _Timed:
 
 
 def _keys(sink: str) -> list[str]:
-    """Accumulator keys of a sink: one per histogram bucket, then the sum."""
+    """Return the accumulator keys of a sink: one per histogram bucket, then the sum."""
     bounds = [f"write {sink} {number}" for number in range(len(FLOW_SECONDS) + 1)]
     return [*bounds, f"write {sink} micros"]

@@ -4,9 +4,9 @@ Rules
 1. Nothing is read, staged or acked before the claim and the recovery of leftovers. After any
    failure the task claims again, which settles every write of unknown outcome.
 2. A batch is an exact set of ranges. Its acks move before its write (at most once), after its files
-   are shown (at least once), or in one transaction with its commit record (exactly once).
-3. Targets that know batches by number are written under an intent only. An open intent is repeated
-   exactly, before anything new.
+   are published (at least once), or in one transaction with its commit record (exactly once).
+3. Targets that identify batches by number are written under an intent only. An open intent is
+   repeated exactly, before anything new.
 4. Two batches may be written at a time; commits keep their order and stop at a failed batch. At
    most once writes one at a time, so that a crash loses no more than that.
 5. Where lines are joined, batches run one at a time: each reports where the next one begins.
@@ -70,15 +70,16 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Backlog:
-    """Size of the next batch, due in ``due_seconds``; None: no events wait."""
+    """Size of the next batch, which is due in ``due_seconds``; None when no events wait."""
 
     events: int
     due_seconds: float | None
 
 
 class ClaimedTask:
-    """``planned``: where the next batch of each partition starts; never below the ack. ``backlog``
-    and ``start`` are never called at the same time, nor is ``commit`` by two threads."""
+    """A task's work under one claim. ``planned``: offset at which the next batch of each partition
+    starts; never below the ack. ``backlog`` and ``start`` are never called at the same time, nor is
+    ``commit`` by two threads."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class ClaimedTask:
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.emitted)
         self._leader_epochs = dict(self._acks.leader_epochs)
-        """Leader epoch of each partition as of ``planned``."""
+        """Leader epoch of each partition at its ``planned`` offset."""
         readable.follow(self._leader_epochs)
         self._handoff = Handoff()
         self._replayed_below: dict[str, int] = {}
@@ -149,7 +150,7 @@ class ClaimedTask:
 
     @property
     def places(self) -> dict[str, Place]:
-        """The ack of each partition, and its end at the last check."""
+        """The ack of each partition, and the partition's end at the last check."""
         acked = self._acks.emitted.items()
         return {name: Place(ack, self._ends.get(name)) for name, ack in acked}
 
@@ -171,7 +172,7 @@ class ClaimedTask:
 
     @property
     def repeating(self) -> bool:
-        """Whether a batch of an open intent is not acked yet; nothing new is read until then."""
+        """Whether the batch of an open intent is not acked yet; until then nothing new is read."""
         return self._delivery.repeating
 
     @property
@@ -180,7 +181,7 @@ class ClaimedTask:
         return self._handoff.done and not self._running
 
     def backlog(self, *, eager: bool) -> Backlog:
-        """The readable backlog. ``eager``, full and closed partitions make it due at once."""
+        """Return the readable backlog. ``eager``, full and closed partitions make it due now."""
         reached = self._reached()
         safe = self._safe(reached)
         if (repeat := self._delivery.repeat) is not None:
@@ -209,17 +210,17 @@ class ClaimedTask:
         return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
 
     def refresh(self) -> None:
-        """Makes the next check see everything that is safe now."""
+        """Make the next check include everything that is safe now."""
         self._readable.refresh(self.planned)
 
     def hand_off(self) -> None:
-        """Delivers everything that is safe now, without waiting for full batches."""
+        """Deliver everything that is safe now, without waiting for full batches."""
         self.refresh()
         self._handoff.begin(self.planned)
 
     def start(self, most_events: int | None = None) -> Batch | None:
-        """Stages the next batch, at most ``most_events`` (None: any size). None when no events
-        wait. Raises errors of the store and the lake; then the claim is useless."""
+        """Stage and return the next batch of at most ``most_events`` (None: any size); None when no
+        events wait. Raises errors of the store and the lake; then drop the claim."""
         reached = self._reached()
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
         repeat = self._delivery.repeat
@@ -278,14 +279,14 @@ class ClaimedTask:
         return batch
 
     def settle(self, batch: Batch, outcome: Outcome) -> None:
-        """Records the outcome of a batch; later outcomes are ignored."""
+        """Record the outcome of a batch; later outcomes are ignored."""
         if batch.outcome is None:
             batch.ended = self._clock()
             batch.outcome = outcome
 
     def commit(self) -> Batch:
-        """Commits the oldest batch, which is written. After any error, also its own, the claim is
-        useless."""
+        """Commit the oldest batch, which must be written. After any error, also the batch's own,
+        drop the claim."""
         batch = self._running.popleft()
         assert batch.outcome is not None
         if isinstance(batch.outcome, Exception):
@@ -323,8 +324,8 @@ class ClaimedTask:
     def _under_leaders(
         self, ranges: Sequence[Range], reached: Mapping[str, Reach], *, cut_is_told: bool
     ) -> tuple[Range, ...]:
-        """Keeps the old epoch until a cut's gap record is written: a repeated batch may come
-        first."""
+        """Set the leader epochs of ``ranges``. A partition whose log was truncated keeps its old
+        epoch until the gap record is written: a repeated batch may come first."""
 
         def epoch(partition: str) -> int | None:
             reach = reached[partition]
@@ -334,7 +335,7 @@ class ClaimedTask:
         return tuple(replace(piece, leader_epoch=epoch(piece.partition)) for piece in ranges)
 
     def _joined(self, batch: Batch) -> Mapping[str, Progress] | None:
-        """The acks after the batch; None: the ends of its ranges."""
+        """Return the acks after a batch of joined lines; None when they are its ranges' ends."""
         if self._joins is None or batch.gaps:
             return None
         return self._joins.progress_of(batch, self._pipeline.joined(batch.ranges))
@@ -372,7 +373,7 @@ class ClaimedTask:
         return {name: reach.safe for name, reach in reached.items()}
 
     def _look_at_acks(self, reached: Mapping[str, Reach]) -> None:
-        """Raises ConflictError when an operator has moved the ack of a stopped partition."""
+        """Raise ConflictError when an operator has moved the ack of a stopped partition."""
         still = [name for name, reach in reached.items() if reach.held]
         if still and self._clock() >= self._next_look:
             self._next_look = self._clock() + LOOK_SECONDS
@@ -380,7 +381,7 @@ class ClaimedTask:
                 self._acks.require_ours(still)
 
     def _mark_replayed(self, reached: Mapping[str, Reach]) -> None:
-        """Marks events of earlier owners: they may be delivered, but not acked."""
+        """Mark earlier owners' events as replayed: they may have been delivered but not acked."""
         if self._pipeline.spec.delivery != "at-least-once":
             return
         for name in reached.keys() & self._acks.inherited - self._replayed_below.keys():
@@ -399,6 +400,6 @@ def _address(piece: Range, reach: Reach) -> str:
 
 
 def can_be_read(ranges: Sequence[Range], reached: Mapping[str, Reach]) -> bool:
-    """Whether a repeated batch can be read now, apart from its left-out parts."""
+    """Return whether a repeated batch can be read now, apart from the parts it leaves out."""
     ends = {name: max(reach.safe, reach.repeatable) for name, reach in reached.items()}
     return all(ends.get(piece.partition, 0) >= piece.end for piece in ranges)

@@ -1,7 +1,5 @@
-"""Class-data sharing (JEP 350) for Spark's JVM: an archive of the classes loaded at its start.
-
-It saves most of Spark's start. Its name identifies the Java and the jars that it fits.
-"""
+"""Class-data sharing (JEP 350) for Spark's JVM: an archive of the classes loaded at its start. The
+archive saves most of that start's time. Its name identifies the Java and jars it is for."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def cache_of(data: Path) -> Path:
 
 
 def archive_in(cache: Path) -> Path:
-    """The archive for this Java and these jars; may not exist. Raises UserError without Java."""
+    """Return the archive's path for this Java and these jars. Raises UserError without Java."""
     java = Path(find_java()).resolve()
     jars = Path(pyspark.__file__).parent / "jars"
     content = [f"{java} {java.stat().st_mtime_ns}"]
@@ -48,7 +46,7 @@ def archive_in(cache: Path) -> Path:
 
 
 def java_options(cache: Path) -> str:
-    """JVM options that use the archive; empty unless it exists and belongs to this user."""
+    """Return JVM options to use the archive; empty unless it exists and belongs to this user."""
     archive = archive_in(cache)
     with suppress(OSError):
         if archive.stat().st_uid == os.getuid():
@@ -63,7 +61,7 @@ def make_later(cache: Path) -> None:
 
 
 def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
-    """Creates the archive at the lowest priority; None when it exists or the disk is full."""
+    """Start creating the archive at low priority; None when it exists or the disk is full."""
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         if archive_in(cache).exists() or shutil.disk_usage(cache).free < ROOM_BYTES:
@@ -79,8 +77,8 @@ def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
 
 
 def make(cache: Path) -> Path:
-    """Creates a missing archive under a file lock. Raises UserError without Java or write
-    access."""
+    """Create the archive if it is missing, under a file lock, and return its path. Raises UserError
+    without Java or write access."""
     archive = archive_in(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -99,7 +97,7 @@ def make(cache: Path) -> Path:
 
 
 def _train(scratch: Path, archive: Path) -> None:
-    """Loads a collector's classes, then ends the JVM regularly: it writes the archive at exit."""
+    """Load a collector's classes, then end the JVM cleanly: it writes the archive at exit."""
     from flumeng.agent.collector import spark  # noqa: PLC0415  that module asks this one for its options
 
     options = f"-XX:ArchiveClassesAtExit={archive} {QUIET}"
@@ -121,7 +119,7 @@ def _train(scratch: Path, archive: Path) -> None:
 
 
 def main() -> None:
-    """``python -m flumeng.agent.collector.class_archive DIRECTORY [--background]``."""
+    """Run ``python -m flumeng.agent.collector.class_archive DIRECTORY [--background]``."""
     cache, *how = sys.argv[1:]
     if how == ["--background"]:
         die_with_parent()

@@ -1,12 +1,12 @@
 """Two-phase commit of files and acks: staging, commit records and recovery.
 
 A batch is staged below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. One transaction moves its acks and
-creates its commit record, which lists every rename. From then on any process may finish it, any
-number of times: a rename takes effect once, and a record's name is used once.
+creates its commit record, which lists every rename. From then on any process may finish the commit,
+any number of times: a rename takes effect once, and a record's name is used once.
 
-A staging directory without a record belongs to an undecided batch. The next owner removes it, safe
-even for owners that wake up late: *list, claim, finish records, remove the listed directories*. The
-claim has fenced the acks under which they were staged.
+A staging directory without a record belongs to an undecided batch, and the next owner removes it.
+This is safe even when an old owner wakes up late, because of the order: *list, claim, finish
+records, remove the listed directories*. The claim has fenced the acks under which they were staged.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Commits:
     def leftovers(
         self, roots: Iterable[str], partitions: Iterable[str], spare: Collection[str] = ()
     ) -> list[str]:
-        """Staging directories of ``partitions``; call this before claiming them. Skips unreachable
-        roots of ``spare``, for a later owner."""
+        """List the staging directories of ``partitions``; call this before claiming them.
+        Unreachable roots in ``spare`` are skipped, for a later owner."""
         mine = frozenset(partitions)
         staged = []
         for root in sorted(set(roots)):
@@ -63,7 +63,7 @@ class Commits:
         return staged
 
     def recover(self, leftovers: Sequence[str]) -> None:
-        """Finishes every decided batch of the flow, also of other tasks, then removes
+        """Finish every decided batch of the flow, also of other tasks, then remove the directories
         ``leftovers``. Call this after claiming and before staging. A record that cannot be finished
         raises in its own task only; its staging directories stay."""
         removable = set(leftovers)
@@ -86,7 +86,7 @@ class Commits:
         self._remove(*sorted(removable))
 
     def name(self, root: str, partition: str, epoch: int) -> str:
-        """URI of a new staging directory for a batch that reads ``partition``; not created yet."""
+        """Return the URI of a new staging directory of ``partition``; it is not created yet."""
         staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
         self._open_store(staging)
         return staging
@@ -100,7 +100,7 @@ class Commits:
     def record(
         self, epoch: int, staging: Sequence[str], files: Sequence[tuple[str, str]]
     ) -> Commit:
-        """Raises BatchTooWideError."""
+        """Return a commit record. Raises BatchTooWideError when it does not fit into a znode."""
         record = Commit(epoch=epoch, staging=tuple(staging), files=tuple(files))
         if len(codec.encode(record)) > paths.commit.size_bytes:
             raise BatchTooWideError(f"{len(files)} files do not fit into one commit record")
@@ -114,8 +114,9 @@ class Commits:
         also: Sequence[Write] = (),
         joined: Mapping[str, Progress] | None = None,
     ) -> None:
-        """Decides the batch with ``also``, and shows its files; see ``Acks.advance``. Nothing is
-        decided after ConflictError; after any other error it may be: claim and recover."""
+        """Move the acks and write the commit record in one transaction with the writes ``also``,
+        then rename the files; see ``Acks.advance``. After ConflictError nothing is decided; after
+        any other error the batch may be decided: claim and recover."""
         if not record.files:
             acks.advance(ranges, also, joined)
             self._remove(*record.staging)
@@ -125,14 +126,14 @@ class Commits:
         self._finish(path, record)
 
     def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
-        """Shows files without a record, for deliveries in which a crash may lose or repeat them."""
+        """Rename staged files to targets without a record: a crash may lose or repeat them."""
         missing = self._rename(files)
         if missing:
             raise UnavailableError(f"{missing[0][0]} was removed, perhaps by a later owner")
         self._remove(*staging)
 
     def discard(self, staging: Iterable[str]) -> None:
-        """Removes unneeded staging directories; unreachable ones are left to a later owner."""
+        """Remove staging directories; unreachable ones are left to a later owner."""
         for directory in staging:
             try:
                 self._remove(directory)
@@ -156,7 +157,7 @@ class Commits:
         self._remove(*record.staging)
 
     def _rename(self, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Renames files; returns the moves with neither source nor target."""
+        """Rename files; return the moves with neither source nor target."""
         by_store: defaultdict[FileStore, list[tuple[str, str]]] = defaultdict(list)
         for source, target in files:
             store, source_path = self._open_store(source)

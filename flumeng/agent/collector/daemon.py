@@ -1,4 +1,4 @@
-"""A collector process: Spark's session, the tasks, and the watchdogs of both."""
+"""A collector process: starts Spark's session, the tasks, and watchdogs for both."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ LEAST_SLOTS = 2
 def run(
     parent: Parent, starting: Future[SparkSession], given: argparse.Namespace, cache: Path
 ) -> int:
-    """Runs until the node stops it or dies; returns the exit code. ``starting`` gives Spark's
-    session, or raises UserError."""
+    """Run the collector until the node stops it or dies; return the exit code. ``starting`` gives
+    Spark's session, or raises UserError."""
     running_jobs = RunningJobs(given.data)
     process.serve_as("collector")
     measures = Measures()
@@ -150,7 +150,7 @@ def run(
 
 
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
-    """Raises UserError for parts of a flow that the policy or the directory ``data`` forbids."""
+    """Raise UserError for parts of a flow that the policy forbids or that write below ``data``."""
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
@@ -163,7 +163,7 @@ def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data
 
 
 def require_catalog(options: SparkOptions, part: Component[Declared]) -> None:
-    """Raises UserError for a table of a catalog that the session does not have."""
+    """Raise UserError when ``part`` uses a table catalog that the session does not have."""
     catalog = part.options.catalog if isinstance(part.options, Spark) else None
     if catalog is not None and not options.has_catalog(catalog):
         setting = f"{spark_settings.CATALOG}{catalog}"
@@ -174,7 +174,7 @@ def require_catalog(options: SparkOptions, part: Component[Declared]) -> None:
 
 
 def bounded(allowed: Policy) -> OpenStore:
-    """``open_store`` within the policy, also for commit records of other nodes."""
+    """Return an ``open_store`` that enforces the policy, also for commit records of other nodes."""
 
     def open_store(uri: str) -> tuple[FileStore, str]:
         allowed.require_output(uri)

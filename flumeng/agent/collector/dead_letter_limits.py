@@ -1,8 +1,5 @@
-"""Retention of the dead letters of the flows that run here.
-
-Deletes whole files, never one that a replay still has to read. Each collector of a flow does it,
-since hosts may have local dead letters.
-"""
+"""Retention of the dead letters of the flows that run here. Deletes whole files, never a file that
+a replay still has to read. Each collector of a flow deletes, since letters may be local."""
 
 from __future__ import annotations
 
@@ -29,7 +26,8 @@ LOOK_SECONDS = 10.0
 
 
 class DeadLetterLimits:
-    """``watch`` is called by any thread, ``turn`` by one. ``clock``: seconds since the epoch."""
+    """Applies the retention limits of watched flows. ``watch`` is called by any thread, ``turn`` by
+    one. ``clock``: seconds since the epoch."""
 
     def __init__(
         self, store: Store, measures: Measures, clock: Callable[[], float] = time.time
@@ -47,7 +45,7 @@ class DeadLetterLimits:
                 self._pipelines[pipeline.spec.flow] = pipeline
 
     def turn(self) -> None:
-        """Checks each flow once an hour."""
+        """Apply the limits of each flow, at most once an hour."""
         with self._lock:
             flows = {flow: pipeline.spec for flow, pipeline in self._pipelines.items()}
         self._looked = {flow: at for flow, at in self._looked.items() if flow in flows}
@@ -65,7 +63,7 @@ class DeadLetterLimits:
                     log.exception("the dead letters of flow %s are not limited", flow)
 
     def apply(self, spec: FlowSpec) -> int:
-        """Deletes files over the limits and returns their number. Raises CorruptError, UserError,
+        """Delete files over the limits and return their number. Raises CorruptError, UserError,
         UnavailableError."""
         flow, part = spec.flow, spec.dead_letters
         current = dead_letters_of(self._store, flow).current

@@ -1,5 +1,5 @@
-"""Delivers a written batch: the order of its files, its acks and its intent. At least once shows
-files, then moves acks. Exactly once decides both in one transaction."""
+"""Delivers a written batch: its files, acks and intent in the right order. At-least-once publishes
+files, then moves acks. Exactly-once decides both in one transaction."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from zkschema.records import Intent
 
 
 class Delivery:
-    """``repeat``: the batch of an open intent, which comes first; ``repeating``: it is not acked
-    yet. Useless once a call has raised."""
+    """Delivers the batches of a claim, until an error. ``repeat``: the batch of an open intent,
+    which comes first. ``repeating``: it is not acked yet."""
 
     def __init__(
         self, pipeline: Pipeline, acks: Acks, commits: Commits, intents: Intents, revision: int
@@ -31,7 +31,7 @@ class Delivery:
         self.repeating = self.repeat is not None
 
     def take_repeat(self, unread: Sequence[Range]) -> tuple[BatchId, int]:
-        """Identity and splits of the batch to repeat, which is written without ``unread``."""
+        """Return identity and splits of the batch to repeat, which leaves out ``unread``."""
         assert self.repeat is not None
         self._intents.leave_out(unread)
         repeat, self.repeat = self.repeat, None
@@ -41,7 +41,7 @@ class Delivery:
         return _identity(self._intents.decide(ranges, self._revision, splits, unread))
 
     def commit(self, batch: Batch, joined: Mapping[str, Progress] | None) -> None:
-        """Delivers a written batch. ``joined``: its new acks; None: the ends of its ranges."""
+        """Deliver a written batch. ``joined``: its new acks; None: the ends of its ranges."""
         outcome = batch.written
         files = [move for part in outcome for move in part.files]
         spare = self._pipeline.spare_roots - {root for part in outcome for root in part.staged}

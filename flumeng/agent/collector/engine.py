@@ -1,5 +1,6 @@
-"""Runs batches on Spark: as DataFrames when SQL is involved, else as units in Arrow. Units share
-jobs and need no DataFrame, whose planning costs more than a small batch."""
+"""Runs batches on Spark: as DataFrames when SQL is involved, else as units of Arrow stages. Units
+of several batches share a job and need no DataFrame, whose planning costs more than a small batch.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +37,15 @@ from flumeng.platform.errors import FlumengError
 WARM_SECONDS = 30.0
 NAMED = 3
 MOST_BYTES = 500_000
-"""Larger jobs send their units as data: from 1 MiB on Spark writes a job's closure into a file that
-stays until the session ends."""
+"""In larger jobs the units are sent as data, not in the job's closure: Spark writes closures from 1
+MiB on into files that stay until the session ends."""
 
 
 Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
 
 
 class SparkEngine:
-    """See ``Engine``; for ``SparkPipeline`` only. ``recording``: a context around each job."""
+    """An ``Engine`` for batches of ``SparkPipeline``. ``recording``: a context around each job."""
 
     def __init__(self, spark: SparkSession, recording: Recording | None = None) -> None:
         self._context = spark.sparkContext
@@ -62,8 +63,9 @@ class SparkEngine:
         self._context.cancelJobGroup(job)
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Runs empty jobs to keep Python workers and modules warm. A session's first job takes two
-        seconds, modules one more, and idle workers end after a minute."""
+        """Run empty jobs to keep Python workers running and ``pipeline``'s modules imported. A
+        session's first job takes two seconds, importing modules one more, and idle workers end
+        after a minute."""
         assert isinstance(pipeline, SparkPipeline)
         with self._warming:
             fresh = pipeline.modules - self._warm_modules
@@ -157,7 +159,7 @@ def _collected(run: Run, places: Sequence[str]) -> list[Row]:
 
 
 class _Part:
-    """One batch of a job: its ``stages``, one a run, and the ``events`` of its splits."""
+    """One batch of a job: a pickled stage for each run, and the number of events of each split."""
 
     def __init__(self, work: Work) -> None:
         self._pipeline = _pipeline(work)

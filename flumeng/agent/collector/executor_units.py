@@ -1,8 +1,8 @@
-"""Units: an executor's work for a job, each a split of a batch on its way into a sink.
+"""Units: the pieces of a Spark job that an executor runs, each one split of a batch for one run.
 
-A failed unit reports it in its result, so Spark never repeats the others. In a job of several
-batches a hung unit is abandoned when the others are done and it is over its limit. While the
-process uses its processor, or units end, units count as slow, not hung.
+A failed unit reports the error in its result, so Spark never repeats the other units. In a job of
+several batches a hung unit is abandoned when the others are done and it is over its limit. While
+the process uses its processor, or units end, units count as slow, not hung.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from flumeng.platform.user_functions import FunctionError
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Units of one Spark task. They mostly wait for a server and a disk."""
+"""Units that a Spark task runs at once. They mostly wait for a server and a disk."""
 SLOW_SECONDS = 1.0
-"""A unit that takes longer does not keep the others from beginning."""
+"""A unit that takes longer no longer counts against AT_ONCE, so that other units can begin."""
 LIMIT_SECONDS = 10.0
-"""Units hang when none has ended for so long and the process has not worked."""
+"""Units count as hung after this time in which none has ended and the process was idle."""
 MOST_SLOW = 16
 _STEPS = {
     "flumeng.connectors.ranged.reading": "reading",
@@ -44,14 +44,14 @@ WORKING = 0.05
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
 Result = tuple[int, str, bytes]
-"""Number of the unit, its end, and: its rows as an Arrow stream; or kind and text of the error, and
-the sink's number if several share the unit; or the step in which it hangs, if known. LEFT: it was
-not begun, since too many others hang."""
+"""Number of the unit, kind of result, and content. ROWS: the rows as an Arrow stream. ERROR: the
+error's type and text, and the sink's number if several share the unit. HUNG: the step in which it
+hangs, if known. LEFT: the unit was not begun, since too many others hang."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """``stage`` is pickled on its own, so that each task reads only the units that it runs."""
+    """One split and the ``stage`` to run on it, pickled so that only its task unpickles it."""
 
     number: int
     split: int
@@ -72,7 +72,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Units:
-    """``shares``: the units of each Spark task. ``together``: they are of several batches."""
+    """The units of each Spark task of a job. ``together``: they are of several batches."""
 
     shares: tuple[tuple[Unit, ...], ...]
     together: bool
@@ -82,7 +82,7 @@ class Units:
 
     @property
     def size_bytes(self) -> int:
-        """Approximate size sent to executors; a stage of several units counts once."""
+        """Approximate size sent to executors; a stage used by several units counts once."""
         return sum(map(len, {unit.stage for share in self.shares for unit in share}))
 
     def run(self, shares: Iterable[tuple[Unit, ...]]) -> Iterator[Result]:
@@ -97,7 +97,7 @@ def run_together(
     clock: Callable[[], float] = time.monotonic,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[Result]:
-    """The results of all ``units``, once each has ended or is over its limit."""
+    """Run ``units`` in threads; return their results once each has ended or is over its limit."""
     running = _Running(units, clock)
     effort = _Effort(min(slow_seconds, limit_seconds) / 4, clock, cpu_clock)
     with running.news:
@@ -117,7 +117,7 @@ def run_together(
 
 
 class _Running:
-    """The units of one call: ``began`` holds the running ones. ``news`` guards all the rest."""
+    """The units of one call. ``began``: start times of running units. ``news`` guards all state."""
 
     def __init__(self, units: tuple[Unit, ...], clock: Callable[[], float]) -> None:
         self.news = threading.Condition()
@@ -153,7 +153,7 @@ class _Running:
 
 
 class _Effort:
-    """Whether this process works or waits, measured over windows; ``seen_at``: when it worked."""
+    """Whether this process works or waits, measured in windows. ``seen_at``: when it worked."""
 
     def __init__(
         self, window_seconds: float, clock: Callable[[], float], cpu_clock: Callable[[], float]
@@ -177,7 +177,7 @@ class _Effort:
 
 
 def step_of(frame: FrameType | None) -> str:
-    """The step of the innermost call in flumeng; empty without one."""
+    """Return the step of the innermost flumeng call on the stack; empty without one."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         for prefix, step in _STEPS.items():
@@ -196,7 +196,7 @@ def read_rows(stream: bytes) -> list[dict[str, object]]:
 
 
 def _log_trace(error: Exception) -> None:
-    """Logs traces of code faults, but not of unavailable servers and unfit events."""
+    """Log the traceback of a code fault, but not of an unavailable server or an unfit event."""
     cause = error.__cause__ if isinstance(error, FunctionError) else error
     if cause is not None and not isinstance(cause, FlumengError | OSError):
         log.error("%s", error, exc_info=cause)
@@ -218,7 +218,7 @@ def _stream(batches: list[pa.RecordBatch]) -> bytes:
 
 @dataclass(frozen=True)
 class Imports:
-    """Imports ``modules`` in each Spark task, which warms its Python worker."""
+    """Import ``modules`` in each Spark task, so that its Python worker has them loaded."""
 
     modules: tuple[str, ...]
 

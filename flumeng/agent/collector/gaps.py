@@ -1,5 +1,5 @@
-"""Gaps: unreadable events, where a flow allows continuing without them. A gap is a range in a batch
-of its own, acked with a gap record among the flow's dead letters."""
+"""Gaps: unreadable events in flows that may continue without them. A gap is a range in a batch
+without events, acked together with a gap record among the flow's dead letters."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NO_COLUMNS = pa.schema([])
 
 @dataclass(frozen=True)
 class Gap:
-    """An unreadable range, and the writes that go with its ack. A ``cut`` lies below the ack: then
-    the range is empty, and only its leader's epoch is acked."""
+    """An unreadable range, and the writes that go with its ack. A ``cut`` (a truncation of the log)
+    lies below the ack: then the range is empty, and only its leader's epoch is acked."""
 
     piece: Range
     why: str
@@ -48,7 +48,7 @@ class Gap:
 
 
 def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) -> tuple[Gap, ...]:
-    """At most ``most`` gaps, of partitions whose reading continues at ``planned``."""
+    """Find at most ``most`` gaps, in partitions whose reading continues at ``planned``."""
     candidates = (
         _gap(Range(name, start, max(start, reached[name].gone_below)), reached[name])
         for name, start in sorted(planned.items())
@@ -59,7 +59,7 @@ def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) ->
 
 
 def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """All ranges as gaps when every one is entirely unreadable, else none."""
+    """Return all ranges as gaps when every one is entirely unreadable, else none."""
     there = all(
         piece.partition in reached and _is_gone(piece, reached[piece.partition]) for piece in ranges
     )
@@ -67,7 +67,7 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
 
 
 def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """Unreadable parts of a batch; each belongs to the range in which it starts."""
+    """Find the unreadable parts of a batch; each belongs to the range in which it starts."""
     return tuple(
         Gap(replace(piece, start=part.start, end=min(part.end, piece.end)), part.why, part.also)
         for piece in ranges
@@ -83,7 +83,7 @@ def _is_gone(piece: Range, reach: Reach) -> bool:
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
-    """Omits parts that begin before ``piece``: ``left_out`` has reported them."""
+    """Return ``piece`` as a gap, without parts that begin before it: ``left_out`` reports those."""
     if reach.cut is not None and not piece.events:
         cut = replace(piece, start=reach.cut.start, end=reach.cut.end)
         return Gap(piece, reach.cut.why, cut=cut)
@@ -93,7 +93,7 @@ def _gap(piece: Range, reach: Reach) -> Gap:
 
 @dataclass(frozen=True)
 class RefuseGaps:
-    """Stage that refuses one event a gap, with its reason, and yields none."""
+    """A stage that sends one event per gap, with its reason, to the dead letters."""
 
     refused: tuple[tuple[Range, str, str], ...]
     schema: pa.Schema
@@ -134,7 +134,7 @@ class RefuseGaps:
 
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Casts a column to the flow's type; null where its filters have changed the type."""
+    """Cast a column to the flow's type; null where its filters have changed the type."""
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

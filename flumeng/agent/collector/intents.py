@@ -1,9 +1,9 @@
-"""Intents: write-ahead records of batches for targets that know batches by number.
+"""Intents: write-ahead records of batches for targets that identify batches by number.
 
-An intent is written before the target, and ends with the acks. The next owner repeats an open
-intent exactly, before anything new; it first adds newly unreadable parts. Each decision is checked
-against an ack at its owner's version. Masters write an intent's epoch when partitions leave an
-ended task; an earlier owner then decides nothing.
+An intent is written before its batch reaches the target, and ends in the transaction that moves the
+acks. The next owner repeats an open intent exactly, before anything new, except for parts that have
+become unreadable. An intent is written only while its owner's ack version is current. When
+partitions leave an ended task, the master raises its intent's epoch: this stops earlier owners.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def read(store: Store, flow: str, task: str) -> Intent | None:
 
 
 class Intents:
-    """The intent of one task under one claim. Useless once a call has raised: the outcome may be
-    unknown, so claim again."""
+    """One task's intent under one claim. After an error, outcomes may be unknown: claim again."""
 
     def __init__(
         self,
@@ -38,9 +37,9 @@ class Intents:
         task: str,
         name: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Call this after claiming ``acks``. Raises CorruptError when an open intent does not
-        follow the acks, SupersededError when partitions have left the task, ConflictError after
-        another claim."""
+        """Read the task's intent; call this after claiming ``acks``. Raises CorruptError when an
+        open intent does not follow the acks, SupersededError when partitions have left the task,
+        ConflictError after another claim."""
         self._store = store
         self._acks = acks
         self._path = paths.intent(flow, task)
@@ -75,7 +74,7 @@ class Intents:
         splits: int,
         left_out: Sequence[Range] = (),
     ) -> Intent:
-        """Raises ConflictError after another claim, UnavailableError."""
+        """Write a batch's intent. Raises ConflictError after another claim, UnavailableError."""
         assert self.open is None, f"{self._path}: a batch is decided already"
         intent = replace(
             self._intent,
@@ -91,14 +90,14 @@ class Intents:
         return intent
 
     def leave_out(self, left_out: Sequence[Range]) -> None:
-        """Records parts of the decided batch that are not written. Raises as ``decide``."""
+        """Record parts of the open batch that are not written. Raises as ``decide``."""
         assert self.open is not None, f"{self._path}: nothing is decided"
         parts = by_partition(left_out)
         if parts != self._intent.left_out:
             self._write(replace(self._intent, left_out=parts), min(self._intent.ranges))
 
     def end(self) -> Put:
-        """The write that ends the intent, together with its acks; call ``ended`` afterwards."""
+        """Return the write that ends the intent, to commit with its acks; then call ``ended``."""
         assert self.open is not None, f"{self._path}: nothing is decided"
         return Put(self._path, self._done, self._expect)
 

@@ -35,15 +35,14 @@ START_SECONDS = 5.0
 
 class Engine(Protocol):
     def write(self, works: Sequence[Work], job: str, slot: str) -> Sequence[Outcome]:
-        """Runs ``works``, several only if shareable, as one job, and returns each outcome. Raises
-        when the whole job failed. Called from one thread a slot."""
+        """Write ``works`` in one Spark job and return each outcome; several works must be
+        shareable. Raises when the whole job failed. Called from one thread per slot."""
 
     def cancel(self, job: str) -> None:
-        """Makes ``write`` raise soon."""
+        """Cancel the job, so that its ``write`` raises soon."""
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Returns when the next batch runs at full speed. Standbys repeat it. Raises as
-        ``write``."""
+        """Prepare Spark for the next batch. Called repeatedly for standbys. Raises as ``write``."""
 
 
 @dataclass(eq=False)
@@ -56,8 +55,9 @@ class _Job:
 
 
 class Jobs:
-    """Thread-safe. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
-    ``running_jobs``: a context around each job, by its flows."""
+    """Runs batches as Spark jobs; thread-safe. ``slots`` jobs run at once, and up to
+    ``APART_SLOTS`` more for tasks that must not share. ``running_jobs``: a context entered around
+    each job, given its flows."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Jobs:
         self._news = threading.Condition()
         self._slots = Slots()
         self._late: deque[Work] = deque()
-        """Batches that began too late for their jobs. They may be acked, so none is dropped."""
+        """Batches that began after their jobs. They may be acked, so none is dropped."""
         self._jobs: dict[str, _Job] = {}
         self._numbers = itertools.count(1)
         self._starts = Starts(self._on_late, start_seconds, clock)
@@ -93,7 +93,7 @@ class Jobs:
 
     @property
     def suspects(self) -> frozenset[str]:
-        """Flows one of which crashes this process: their jobs run one at a time, all apart."""
+        """Flows of which one crashes this process: their jobs run one at a time, unshared."""
         return self._suspects
 
     @suspects.setter
@@ -116,7 +116,7 @@ class Jobs:
         self._engine.warm_up(pipeline)
 
     def withdraw(self, request: Request) -> bool:
-        """False when its member has begun, or will in a moment."""
+        """Withdraw a waiting request. False when its batch has begun, or is about to."""
         with self._news:
             return self._slots.withdraw(request)
 
@@ -127,7 +127,7 @@ class Jobs:
             self._cancel(name)
 
     def check_limits(self) -> None:
-        """Cancels jobs over their limit. Called every second."""
+        """Cancel jobs over their time limit. Called every second."""
         self._starts.check_limits()
         now = self._clock()
         with self._news:
@@ -155,7 +155,7 @@ class Jobs:
         fail_fast.start(slot, partial(self._work, slot, apart, spare))
 
     def _work(self, slot: str, apart: bool, spare: bool) -> None:
-        """A ``spare`` slot pauses while there are suspects."""
+        """Run jobs in a slot, forever. A ``spare`` slot pauses while there are suspects."""
         while True:
             with self._news:
                 while True:
@@ -182,7 +182,7 @@ class Jobs:
             self._news.notify_all()
 
     def _run(self, works: Sequence[Work], slot: str) -> bool:
-        """Whether a batch has hung: then the job's time is not measured."""
+        """Run one job. Return whether a batch has hung: then the job's time is not measured."""
         limit = works[0].limit_seconds if len(works) == 1 else self.shared_limit_seconds
         job = _Job(f"{slot}.{next(self._numbers)}", works, self._clock(), limit)
         with self._news:
@@ -204,13 +204,13 @@ class Jobs:
         return ended or any(isinstance(outcome, HungError) for outcome in outcomes)
 
     def _cancel(self, name: str) -> None:
-        """Uses its own thread, since Spark may not answer."""
+        """Cancel a job from a new thread, since Spark may not answer."""
         threading.Thread(target=self._engine.cancel, args=(name,), daemon=True).start()
 
 
 @dataclass(eq=False)
 class _Start:
-    """``taken_at``: when a thread took it. ``left``: its job runs without it."""
+    """One batch's start. ``taken_at``: when a thread took it. ``left``: the job left without it."""
 
     request: Request
     most_events: int | None
@@ -221,8 +221,8 @@ class _Start:
 
 
 class Starts:
-    """Begins the batches of a job in threads. ``on_late`` gets batches that began after ``begin``
-    had stopped waiting for them."""
+    """Begins the batches of a job in threads. ``on_late`` gets batches that begin after ``begin``
+    has stopped waiting for them."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Starts:
         self._news = threading.Condition()
 
     def begin(self, requests: Sequence[Request]) -> tuple[list[Work], list[Request]]:
-        """The batches that began in time, and the requests that no thread took."""
+        """Begin batches; return those that began in time, and the requests that no thread took."""
         starts = [_Start(*pair) for pair in zip(requests, bounds(requests), strict=True)]
         for start in starts:
             self._threads.submit(partial(self._run, start), _ignore)
@@ -280,4 +280,4 @@ class Starts:
 
 
 def _ignore(_seconds: float) -> None:
-    """A late batch goes to ``on_late`` once it has begun."""
+    """Ignore a slow start: its batch is passed to ``on_late`` once it has begun."""

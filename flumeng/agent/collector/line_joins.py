@@ -1,5 +1,5 @@
-"""Multiline events: the ranges of a batch, and its acks. A batch begins at the oldest lines to
-reread. A partition's last events wait for more lines for the flow's timeout."""
+"""Multiline events: the ranges of a batch, and its acks. A batch begins at the oldest line that
+must be reread. A partition's last event waits for more lines for the flow's timeout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LineJoins:
         self._acks = acks
         self._clock = clock
         self._still: dict[str, tuple[int, float]] = {}
-        """Partition -> its end, and since when."""
+        """Partition -> its end, and the time since which the end has not moved."""
 
     def note(self, reached: Mapping[str, Reach]) -> None:
         now = self._clock()
@@ -33,7 +33,7 @@ class LineJoins:
     def quiet_seconds(
         self, reached: Mapping[str, Reach], planned: Mapping[str, int]
     ) -> dict[str, float]:
-        """Seconds to wait for more lines, for each partition read to its end with open events."""
+        """Return the seconds to wait for more lines, for fully read partitions with open events."""
         return {
             name: 0.0 if reach.closed else max(0.0, self._left_seconds(name))
             for name, reach in reached.items()
@@ -47,7 +47,7 @@ class LineJoins:
         quiet: Mapping[str, float],
         replayed_below: Mapping[str, int],
     ) -> tuple[Range, ...]:
-        """``fresh`` ranges extended back to their acks, and ranges that wait no longer."""
+        """Return ``fresh`` ranges extended back to their acks, and ranges whose wait is over."""
         ends = {piece.partition: piece.end for piece in fresh}
         over = (name for name, left in quiet.items() if left == 0 and name not in ends)
         ends |= {name: reached[name].safe for name in over}
@@ -68,8 +68,8 @@ class LineJoins:
         return self._still[name][1] + seconds - self._clock()
 
     def progress_of(self, batch: Batch, ends: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
-        """The new acks of ``batch``; counts its closed events. Raises BatchFailedError without a
-        report for each range."""
+        """Return the new acks of ``batch``, and count its closed events. Raises BatchFailedError
+        when a range has sent no report."""
         _require_all(batch, ends)
         if self._finished is not None:
             self._finished -= ends.keys()

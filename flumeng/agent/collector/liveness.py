@@ -1,8 +1,6 @@
-"""Liveness of a collector and of its Spark application.
-
-A restarted standalone master gives an unknown application no executors. So a collector that has
-work but no executor for long ends, without blame for a flow, and the node restarts it.
-"""
+"""Liveness of a collector and of its Spark application. A restarted standalone master gives an
+unknown application no executors. So a collector that has had work but no executor for a minute
+ends, no flow is blamed, and the node restarts it."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ def report(
     held: Callable[[], str] = str,
     seconds: float = ALIVE_SECONDS,
 ) -> None:
-    """Sends ``alive`` after each round of successful ``probes``; never returns. While one raises or
-    hangs, the collector is silent, and the node ends it."""
+    """Send ``alive`` after each round of successful ``probes``, forever. While a probe raises or
+    hangs, nothing is sent, and the node ends the collector."""
     while True:
         try:
             for probe in probes:
@@ -59,14 +57,14 @@ class Application:
         self._alone_since: float | None = None
 
     def follow(self) -> str:
-        """Blocks until the application is useless; returns the reason."""
+        """Wait until the application is useless; return the reason."""
         while not (why := self._trouble()):
             time.sleep(LOOK_SECONDS)
         self._running_jobs.take()
         return why
 
     def held(self) -> str:
-        """Why jobs wait; empty while there is an executor."""
+        """Return why jobs wait; empty while there is an executor."""
         since = self._alone_since
         if since is None or time.monotonic() - since < TOLD_AFTER_SECONDS:
             return ""

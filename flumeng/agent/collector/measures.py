@@ -1,7 +1,8 @@
 """Counts a collector's work, for metrics and for commands that ask about tasks.
 
-Reads nothing from ZooKeeper. Fetch, filters and sinks share one time, ``write``: one Spark job has
-all. A lag counts from the newest end that is acked by now, so a busy flow has a small one.
+Reads nothing from ZooKeeper. Fetch, filters and sinks share one time, ``write``, since they run in
+one Spark job. A lag is the age of the newest noted end that is acked by now, so a busy flow has a
+small one.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ WINDOWS: Mapping[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0}
 
 
 class MovingCounts:
-    """For one thread at a time. ``clock`` is monotonic. Invariant: slots are in order, none is
-    older than the longest window or empty."""
+    """Counts of events in moving windows, for one thread at a time. ``clock`` is monotonic.
+    Invariant: slots are in order, none is older than the longest window or empty."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -49,7 +50,6 @@ class MovingCounts:
         self._slots[-1][1].update(counted)
 
     def sums(self) -> dict[str, Counter[str]]:
-        """Window -> name -> count."""
         now = self._forget()
         return {
             window: sum((c for slot, c in self._slots if slot > now - _slot(seconds)), Counter())
@@ -74,7 +74,7 @@ def _slot(seconds: float) -> int:
 
 
 STUCK_SECONDS = 120.0
-"""Spark may take so long to start."""
+"""Limit of the health check; Spark may take this long to start."""
 CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (SupersededError, "superseded"),
     (BatchTooWideError, "too_wide"),
@@ -85,7 +85,7 @@ CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (ConflictError, "conflict"),
     (Exception, "failed"),
 )
-"""The cause of a failure in metrics: the first that fits."""
+"""Causes of failures in metrics, by type of error; the first match counts."""
 USED = (
     table.SPARK_RUN_SECONDS,
     table.SPARK_CPU_SECONDS,
@@ -101,7 +101,7 @@ PROCESSED, DROPPED, PARSE_ERRORS, DEAD_LETTERS = COUNTED = (
     "dead_letters",
 )
 SPACING = 0.25
-"""Ends are noted at intervals of this part of the lag, which bounds its error."""
+"""A partition's end is noted again after this part of its lag, which bounds the lag's error."""
 LEAST_SECONDS = 1.0
 
 
@@ -128,7 +128,7 @@ class TaskCounts:
         self._lock = threading.Lock()
 
     def begin(self, key: str, epoch: int) -> None:
-        """The task ``flow/task`` is claimed; under the same epoch its counts continue."""
+        """Start counting for the task ``flow/task``; under the same epoch its counts continue."""
         with self._lock:
             task = self._tasks.get(key)
             if task is None or task.epoch != epoch:
@@ -136,7 +136,7 @@ class TaskCounts:
                 self._tasks[key] = _Task(epoch, since, MovingCounts(self._clock))
 
     def add(self, key: str, counts: Mapping[str, int | None]) -> None:
-        """Adds the counts of a committed batch; None: not counted."""
+        """Add the counts of a committed batch; None: not counted."""
         with self._lock:
             task = self._tasks.get(key)
             if task is not None:
@@ -148,7 +148,7 @@ class TaskCounts:
             self._tasks = {key: task for key, task in self._tasks.items() if key in keys}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a task, as JSON: each count by window, None where it is not counted."""
+        """Return a row per task, as JSON: each count by window, None where it is not counted."""
         with self._lock:
             return [_row(key, task) for key, task in sorted(self._tasks.items())]
 
@@ -186,8 +186,8 @@ class Lag(NamedTuple):
 
 @dataclass
 class _Behind:
-    """A partition with waiting events or an unknown end; everything that arrived until ``since`` is
-    acked. ``marks``: (second, end at that time), above the ack."""
+    """The lag of a partition with waiting events or an unknown end. Everything that arrived until
+    ``since`` is acked. ``marks``: (second, end at that time), above the ack."""
 
     since: float
     events: int = 0
@@ -224,7 +224,7 @@ class Lags:
             self._names[task] = frozenset(places)
 
     def lose(self, task: str) -> None:
-        """Marks the growth of the task's partitions as unknown after a failure."""
+        """Treat the ends of the task's partitions as unknown after a failure: their lags grow."""
         now = self._clock()
         with self._lock:
             for name in self._names.get(task, ()):
@@ -254,8 +254,8 @@ class Lags:
 
 
 class Measures:
-    """Written by the turns of tasks; ``readings`` is thread-safe. ``jobs`` gives running Spark jobs
-    and waiting tasks, ``acks`` written acks and transactions."""
+    """A collector's counts and lags, written by the turns of tasks; ``readings`` is thread-safe.
+    ``jobs`` gives running Spark jobs and waiting tasks, ``acks`` written acks and transactions."""
 
     def __init__(self) -> None:
         self.health = Health(STUCK_SECONDS)
@@ -302,7 +302,7 @@ class Measures:
         self.tasks.add(task, counts)
 
     def timed(self, flow: str, times: Times, now: float) -> None:
-        """The events of a batch that is acked ``now``, in seconds since the epoch."""
+        """Record the times of a batch that is acked ``now``, in seconds since the epoch."""
         if times.received is not None:
             age = max(0.0, now - times.received.mean)
             self._of_flow(table.FLOW_LATENCY_SECONDS, flow).add(age, times.received.events)
@@ -324,7 +324,7 @@ class Measures:
             self._used[flow] = self._used.get(flow, Used()).plus(used)
 
     def keep(self, tasks: Collection[str]) -> None:
-        """Forgets all other tasks, and flows without a task here."""
+        """Forget all tasks except ``tasks``, and flows without any of these."""
         self.tasks.keep(tasks)
         self.lags.keep(tasks)
         flows = {task.partition("/")[0] for task in tasks}

@@ -1,4 +1,4 @@
-"""The outcome of a batch: its sinks' results, or one error of ours, in one line."""
+"""The outcome of a batch: its sinks' results, or one FlumengError, in one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SinkUnavailableError(UnavailableError):
 
 @contextmanager
 def written_to(sink: str) -> Iterator[None]:
-    """Attributes UnavailableErrors inside to ``sink``."""
+    """Attribute UnavailableErrors raised in the context to ``sink``."""
     try:
         yield
     except UnavailableError as error:
@@ -41,7 +41,7 @@ def written_to(sink: str) -> Iterator[None]:
 
 
 def places_of(spec: FlowSpec) -> list[str]:
-    """The places of a flow's sinks by number; that of dead letters is last."""
+    """Return the places of a flow's sinks by number; the last is that of dead letters."""
     return [*(leaf.place for leaf in spec.leaves), "dead_letters"]
 
 
@@ -50,7 +50,7 @@ class HungError(FlumengError):
 
     @classmethod
     def after(cls, seconds: float, sinks: Sequence[str], step: str = "") -> HungError:
-        """``sinks``: the places of the batch's sinks; ``step``: its last known step."""
+        """Return the error for a batch of ``sinks`` (places). ``step``: its last known step."""
         doing = f" while {step}" if step else ""
         return cls(f"a batch for {', '.join(sinks)} has hung{doing}: no end after {seconds:g} s")
 
@@ -60,7 +60,7 @@ class BrokenTogetherError(FlumengError):
 
 
 def one_line(error: Exception) -> FlumengError:
-    """The cause of a failed Spark job; a note on the error names the filter or sink."""
+    """Return the cause of a failed Spark job; a note on ``error`` names the filter or sink."""
     text = error.getMessage() if isinstance(error, PySparkException) else ""
     text = text or str(error)  # Spark 4.0 has no message for errors of Python
     raised = [match for match in _RAISED.finditer(text) if match[2]]
@@ -92,7 +92,7 @@ def _names_of(kind: type[FlumengError]) -> Iterator[str]:
 
 
 def of_sink(error: FlumengError, places: Sequence[str]) -> FlumengError:
-    """Attributes an UnavailableError to its sink, if there is only one."""
+    """Attribute an UnavailableError to the sink at ``places``, if there is only one."""
     if isinstance(error, UnavailableError) and len(places) == 1:
         return SinkUnavailableError(places[0], str(error))
     return error

@@ -1,5 +1,5 @@
 """Plans a batch with several outputs so that each event is read and filtered once. Arrow outputs
-share one run, which holds the batch in memory; for Spark SQL, Spark caches it."""
+share one run, which holds the batch in memory; for Spark SQL outputs, Spark caches the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flumeng.events.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch,
 
 @dataclass(frozen=True)
 class Leaf:
-    """``batch`` up to the last stage of sink number ``sink``."""
+    """One output: ``batch`` with all stages up to the last stage of sink number ``sink``."""
 
     sink: int
     batch: LazyBatch
@@ -24,8 +24,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fork:
-    """Several ``outputs`` share ``batch``. ``plan`` plans them on ``batch``, or on its rows cached
-    by Spark. ``counting`` gives the stages that count the batch when all outputs are Arrow."""
+    """Several ``outputs`` that share ``batch``. ``plan`` plans these outputs on a batch, here or on
+    its rows cached by Spark. ``counting`` returns the stages that count the batch when all outputs
+    are Arrow."""
 
     batch: LazyBatch
     plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
@@ -62,8 +63,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """``splits``: the read of each Spark task. ``cached``: shared by several runs, inner ones
-    last."""
+    """The runs of a batch. ``splits``: the ranges read by each Spark task. ``cached``: batches
+    shared by several runs; a batch derived from another comes after it."""
 
     splits: tuple[Split, ...]
     runs: tuple[Run, ...]
@@ -76,8 +77,8 @@ class Plan:
 
     @property
     def preparable(self) -> bool:
-        """Whether other batches may reuse the plan: not with cached DataFrames, which Spark finds
-        by their plan, whichever events they hold."""
+        """Whether later batches may reuse the plan. Not with cached DataFrames: Spark identifies
+        these by their plan alone, whichever events they hold."""
         return not self.cached and all(run.batch.action is None for run in self.runs)
 
     def release(self) -> None:
@@ -122,7 +123,7 @@ def _runs(part: Leaf | Fork, cached: list[LazyBatch]) -> Iterator[Run]:
 
 
 def _tail(part: Leaf | Fork, shared: LazyBatch) -> _Tail | None:
-    """The stages behind ``shared``; None when Spark SQL or an action follows it."""
+    """Return the Arrow stages after ``shared``; None when Spark SQL or an action follows it."""
     before = part.batch.after(shared)
     if before is None or isinstance(part, Leaf):
         sinks = (part.sink,) if isinstance(part, Leaf) else ()

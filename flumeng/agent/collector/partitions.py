@@ -1,8 +1,8 @@
 """The readable end of each partition of a task, and stopped partitions with their reasons.
 
 A damaged partition is read up to the damage; its ack stays there, and the place is probed
-periodically. The same holds for one that its server does not send, for a loss that no operator has
-accepted, and for an ack outside the retained events. Nothing here waits for a server.
+periodically. The same holds for a partition that its server does not send, for a loss that no
+operator has accepted, and for an ack outside the retained events. No call waits for a server.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 LOOK_MOST_SECONDS = 30.0
 SOUND = 4
-"""A partition without an error for this many waits begins with the shortest wait again."""
+"""After this many waits without an error, a partition begins with the shortest wait again."""
 NAMED = 3
 WHY_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class _Stop:
-    """An unreadable place, probed again at ``look_at``. ``given_up``: the input skipped it once."""
+    """An unreadable offset, probed again at ``look_at``. ``given_up``: the input skipped it."""
 
     offset: int
     why: str
@@ -58,14 +58,14 @@ class _Wait:
 
 
 class Partitions:
-    """Shared by all claims of a task. Only ``stop`` may run beside another method."""
+    """The partitions of a task, shared by all its claims. Only ``stop`` is thread-safe."""
 
     def __init__(self, positions: Positions, clock: Callable[[], float] = time.monotonic) -> None:
         self._positions = positions
         self._clock = clock
         self._stops: dict[str, _Stop] = {}
         self._given_up: dict[str, _Stop] = {}
-        """The last place of each partition that its input skips."""
+        """The last offset of each partition at which its input skipped unreadable events."""
         self._waits: dict[str, _Wait] = {}
         self._troubles: dict[str, str] = {}
         self._cuts = Cuts(positions, clock)
@@ -73,7 +73,7 @@ class Partitions:
 
     @property
     def trouble(self) -> str | None:
-        """The stopped partitions: where, why, and the operator's remedy. None without any."""
+        """The stopped partitions: where, why, and the remedy. None when none is stopped."""
         if not self._troubles:
             return None
         texts = [text for _, text in sorted(self._troubles.items())]
@@ -81,8 +81,8 @@ class Partitions:
         return "; ".join(texts[:NAMED] + more)
 
     def open(self, spec: FlowSpec) -> None:
-        """Begins a claim. A skipped place may not be acked: its partition is stopped there and
-        probed at once, else two damaged partitions would make each other's batches fail."""
+        """Begin a claim. A skipped place may not be acked: its partition is stopped there and
+        probed at once. Otherwise two damaged partitions would make each other's batches fail."""
         for name, stop in self._given_up.items():
             self._stops.setdefault(name, replace(stop, look_at=self._clock()))
             self._waits.setdefault(name, _Wait(LOOK_SECONDS))
@@ -91,8 +91,8 @@ class Partitions:
         self._positions.open(spec)
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
-        """How far each partition can be read from ``starts`` on. Lacks partitions that are
-        unreachable, have an implausible end, or whose new leader is still compared."""
+        """Return how far each partition can be read from ``starts``. Lacks those that are
+        unreachable, have an implausible end, or a log still compared after a change of leader."""
         reaches = self._positions.of(starts.keys())
         self._forget(starts)
         self._probe_stops(reaches)
@@ -115,11 +115,11 @@ class Partitions:
         return bounded
 
     def follow(self, leader_epochs: Mapping[str, int | None]) -> None:
-        """Sets, for this claim, the leader epochs as of the starts; the task keeps them current."""
+        """Set the leader epochs as of the starts, for this claim; the task updates the mapping."""
         self._leader_epochs = leader_epochs
 
     def leave_out(self, parts: Parts) -> None:
-        """Omits these parts from the repeated batch, until the claim ends."""
+        """Omit these parts of partitions from the repeated batch, until the claim ends."""
         if parts and isinstance(self._positions, LeavingOut):
             self._positions.leave_out(parts)
 
@@ -127,14 +127,14 @@ class Partitions:
         self._note(error.partition, error.offset, error.why, damaged=error.damaged)
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """Makes ``of`` report ends from after this call."""
+        """Make ``of`` report ends from after this call."""
         self._positions.refresh(partitions)
 
     def close(self) -> None:
         self._positions.close()
 
     def _forget(self, starts: Mapping[str, int]) -> None:
-        """Drops foreign partitions, and places below the ack: at most once acks before reading."""
+        """Drop foreign partitions, and stops below the ack: at-most-once acks before reading."""
         self._cuts.forget(starts)
         self._waits = {name: wait for name, wait in self._waits.items() if name in starts}
         for name, stop in list(self._stops.items()):
@@ -176,7 +176,7 @@ class Partitions:
             self._note(name, stop.offset, str(error) or type(error).__name__, damaged=True)
 
     def _note(self, name: str, offset: int, why: str, *, damaged: bool) -> None:
-        """The waits of a partition grow: a repaired one may fail again at once."""
+        """Record a stop. Its partition's waits grow: a repaired one may fail again at once."""
         now = self._clock()
         last = self._waits.get(name)
         if last is None or (last.until is not None and now - last.until >= SOUND * last.seconds):
@@ -256,8 +256,8 @@ class Cuts:
     def check(
         self, name: str, start: int, epoch: int | None, reach: Reach
     ) -> tuple[Reach | None, Standstill | None]:
-        """The reach, with its cut if the flow skips one, and why the partition is stopped. No
-        reach: not known yet. Compares only where readable events lie above ``start``."""
+        """Return the reach, with its truncation if the flow skips one, and why the partition is
+        stopped. No reach while unknown. Checks only if events above ``start`` are readable."""
         below = max(reach.floor, reach.gone_below)
         new = reach.leader_epoch
         if epoch is None or new is None or new == epoch or not below <= start < reach.safe:
@@ -274,7 +274,7 @@ class Cuts:
         return reach, Standstill("unanswered", name, start, start, why)
 
     def _search(self, name: str, start: int, old: int, new: int) -> _Search:
-        """The running or finished search; a new one for other arguments, or after a failure."""
+        """Return the current search; start one for other arguments, or again after a failure."""
         search = self._searches.get(name)
         current = search is not None and (search.start, search.old, search.new) == (start, old, new)
         if search is None or not current or self._is_due_again(search):

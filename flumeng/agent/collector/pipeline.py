@@ -1,4 +1,4 @@
-"""A flow's pipeline on Spark: read, filters, then sinks and branches; new at each claim."""
+"""A flow's pipeline on Spark: read, filters, then sinks and branches; rebuilt at each claim."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _plans = PlanCache()
 
 
 class SparkPipeline:
-    """See ``Pipeline``. ``modules``: the Python modules that executors import for it."""
+    """See ``Pipeline``. ``modules``: the Python modules that executors import for this pipeline."""
 
     def __init__(
         self, session: SparkSession, spec: FlowSpec, task: TaskRevision, reader: Reader
     ) -> None:
-        """``reader`` runs on executors. Raises as ``plan`` for a flow whose parts do not fit."""
+        """Build and try the pipeline; ``reader`` runs on executors. Raises as ``plan``."""
         self.spec = spec
         self._spark = session
         self.task = task
@@ -133,7 +133,7 @@ class SparkPipeline:
         }
 
     def plan(self, work: Work) -> Plan:
-        """The runs of a batch. Raises UserError, BatchFailedError."""
+        """Return the runs of a batch. Raises UserError, BatchFailedError."""
         if work.gaps:
             return self._plan_gaps(work)
         for table in self._stages.tables:
@@ -146,7 +146,7 @@ class SparkPipeline:
         return self._plan(self._read(splits, work.addresses), splits, work)
 
     def _plan_gaps(self, work: Work) -> Plan:
-        """Reads nothing; a stage before the first sink refuses an event for each gap."""
+        """Plan a batch that reads nothing; a dead letter per gap is sent before the first sink."""
         first, schema = self._read((), {}), self._reader.schema
         batch = self._stages.behind(LazyBatch.of_splits(self._spark, 1, first, schema))
         letters = replace(self._letters(batch, 0, work), place=PLACE)
@@ -157,17 +157,17 @@ class SparkPipeline:
         return Plan(((),), (Run(LazyBatch.of_splits(self._spark, 1, stage, schema), (0,)),))
 
     def take_large_rows(self) -> None:
-        """Switches, for good, to a slower session that takes rows of any size."""
+        """Switch permanently to a slower session that takes rows of any size."""
         self._large_rows = True
         self._spark = spark.for_large_rows(self._spark)
 
     def failed(self) -> None:
-        """Makes Spark plan the next batch again."""
+        """Evict the cached plan, so that Spark plans the next batch again."""
         _plans.forget(self._key)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
-        """Each sink's result, from the rows of its last stage. The sink for dead letters is last:
-        its rows are among those of the others."""
+        """Return each sink's result, from the rows of its last stage. The result for dead letters
+        is last; its rows are mixed into those of the other sinks."""
         own = [[row for row in of if not dead_letters.is_dead_letters(row)] for of in rows]
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
@@ -204,7 +204,7 @@ class SparkPipeline:
             raise one_line(error) from error
 
     def _filtered(self, read: ReadSplits) -> LazyBatch:
-        """The filtered events; a reusable plan is made once by Spark."""
+        """Return the filtered events. A plan that batches can share is prepared once by Spark."""
         splits = len(read.splits)
         if not self._prepares:
             return self._through_filters(read, read.schema, splits)
@@ -231,8 +231,7 @@ class SparkPipeline:
         return self._stages.through(replace(batch, large_rows=self._large_rows))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
-        """Connects a batch to a sink, and the sink's refused events to the sink for dead
-        letters."""
+        """Connect a batch to a sink, and the events it refuses to the sink for dead letters."""
         self._require_identity(batch, number)
         if self._dead_letters is not None:
             self._require_identity(batch, len(self._leaves))
@@ -251,7 +250,7 @@ class SparkPipeline:
         return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
     def _require_identity(self, batch: LazyBatch, number: int) -> None:
-        """Raises UserError when a filter has dropped event identity that the sink requires."""
+        """Raise UserError when a filter has dropped event identity that the sink requires."""
         sink = self._sinks[number]
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:
@@ -267,7 +266,7 @@ class SparkPipeline:
             )
 
     def _rows_of(self, number: int) -> str:
-        """The SQL statements before a sink: only they create rows."""
+        """Name the SQL statements before a sink: only these create rows."""
         root = self.spec.stages[: len(self.spec.filters)]
         leaf = self._leaves[number] if number < len(self._leaves) else None
         before = root if leaf is None else leading_to(self.spec.stages, leaf)

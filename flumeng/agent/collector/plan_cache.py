@@ -1,8 +1,6 @@
-"""Prepared batches: cached Spark plans of a flow's filters.
-
-Planning takes Spark longer than running a small batch. Plans take the driver's memory, several
-times the size of their tables; the least recently used are evicted.
-"""
+"""Prepared batches: cached Spark plans of a flow's filters. Planning takes Spark longer than
+running a small batch. Plans take the driver's memory, several times the size of their tables; the
+least recently used are evicted."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ class _Kept:
 
 
 class PlanCache:
-    """Thread-safe. ``pipeline`` identifies a pipeline."""
+    """Cached plans, thread-safe. ``pipeline`` is the key of a pipeline."""
 
     def __init__(self, most: int = MOST, most_table_bytes: int = MOST_TABLE_BYTES) -> None:
         self._most = most
@@ -45,7 +43,7 @@ class PlanCache:
         versions: Sequence[Version | None],
         prepare: Callable[[], LazyBatch],
     ) -> LazyBatch:
-        """The cached batch, else a new one by ``prepare``."""
+        """Return the cached batch, else prepare and cache a new one."""
         key = pipeline, splits
         with self._lock:
             kept = self._kept.get(key)
@@ -60,7 +58,7 @@ class PlanCache:
         return made.batch
 
     def forget(self, pipeline: Hashable) -> None:
-        """Evicts a pipeline's plans: a failed batch may be their fault."""
+        """Evict a pipeline's plans, after a failed batch for which they may be the cause."""
         with self._lock:
             for key in [key for key in self._kept if key[0] == pipeline]:
                 del self._kept[key]

@@ -1,9 +1,9 @@
 """Group commit: combines the acks of all tasks of a collector into ZooKeeper transactions.
 
 Rules
-1. A transaction leaves when it is full, or ``GAP_SECONDS`` after the last one left; until then it
-   waits for the acks of other tasks. So a single task never waits, and many tasks make at most
-   eight small transactions a second.
+1. A transaction is sent when it is full, or ``GAP_SECONDS`` after the last one; until then it waits
+   for the acks of other tasks. So a single task never waits, and many tasks make at most eight
+   small transactions a second.
 2. The writes of one call are in one transaction, all or none. A failure of one call fails that call
    alone: each call of a failed transaction is retried by itself.
 3. When the outcome of a transaction is unknown, its acks are read and compared. An ack with our
@@ -36,7 +36,7 @@ LOOK_SECONDS = 0.05
 
 @dataclass(eq=False)
 class _Call:
-    """``news`` is set when the call is settled, and when it is to lead the next transaction."""
+    """A waiting ``commit``. ``news``: set when it is settled or must send a transaction."""
 
     acks: Sequence[Put]
     also: Sequence[Write]
@@ -55,7 +55,8 @@ class _Call:
 
 
 class Publisher:
-    """Thread-safe, without a thread of its own: the longest waiting call leads."""
+    """Combines the acks of concurrent calls into transactions. Thread-safe, without a thread of its
+    own: the longest waiting call sends the transaction."""
 
     def __init__(
         self,
@@ -85,9 +86,8 @@ class Publisher:
         return self._written
 
     def commit(self, acks: Sequence[Put], also: Sequence[Write] = ()) -> list[Version]:
-        """Overwrites ``acks``, each at a version and moving its offset, together with ``also``.
-        Raises ConflictError after another claim, UnavailableError when the outcome stays
-        unknown."""
+        """Overwrite ``acks``, each at a version and moving its offset, together with ``also``.
+        Raises ConflictError after another claim, UnavailableError for an unknown outcome."""
         scale = self._store.scale
         size = sum(scale.weigh_encoded(ack, b"") for ack in acks) + len(acks) * ACK_BYTES
         call = _Call(acks, also, size + sum(map(scale.weigh, also)))
@@ -107,7 +107,7 @@ class Publisher:
         return call.versions
 
     def _lead(self) -> None:
-        """Sends one transaction; then the longest waiting call leads the next one."""
+        """Send one transaction; then let the longest waiting call send the next one."""
         self._enough.wait(max(0.0, self._left_at + self._gap_seconds - self._clock()))
         with self._in_flight:
             with self._lock:
@@ -142,7 +142,7 @@ class Publisher:
         return calls
 
     def _settle(self, calls: Sequence[_Call]) -> None:
-        """Every call has its outcome afterwards."""
+        """Write the calls' acks in one transaction and set the outcome of every call."""
         try:
             versions = self._store.commit([write for call in calls for write in call.writes])
         except UnavailableError as error:
@@ -162,7 +162,7 @@ class Publisher:
                 call.versions = puts[: len(call.acks)]
 
     def _find_out(self, call: _Call, deadline: float, error: Exception) -> None:
-        """Reads and compares acks of unknown outcome, and repeats a lost write."""
+        """Read and compare acks of unknown outcome; repeat the write if it was lost."""
         while self._clock() < deadline:
             try:
                 acks = self._store.read_many([ack.path for ack in call.acks])

@@ -1,8 +1,6 @@
-"""Plans the next batch: exact half-open ranges, cut into splits. Pure.
-
-When a batch cannot hold everything, partitions get equal shares, and small ones leave their rest to
-the others: one loud host never starves the quiet ones.
-"""
+"""Plans the next batch: exact half-open ranges, cut into splits. Pure. When a batch cannot hold
+everything, partitions get equal shares. Capacity that small partitions do not need goes to the
+larger ones: a loud host never starves the quiet ones."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from flumeng.connectors.api.ranged import Contents, Range, Split
 
 MOST = 1000
-"""Ranges in a batch: all their acks must fit into one transaction. The longest go first."""
+"""Most ranges in a batch: all acks must fit into one transaction. The longest ranges go first."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Number of events of ranges: one for each offset, except in the partitions of ``contents``."""
+    """Counts the events of ranges: one per offset, except in the partitions of ``contents``."""
 
     contents: Mapping[str, Contents] = field(default_factory=dict)
 
@@ -29,7 +27,7 @@ class Scale:
         return sum(map(self.events, ranges))
 
     def head(self, piece: Range, events: int) -> Range:
-        """The beginning of ``piece`` with about so many events; never empty."""
+        """Return the beginning of ``piece`` with about ``events`` events; never empty."""
         contents = self.contents.get(piece.partition)
         if contents is None:
             end = min(piece.end, piece.start + max(1, events))
@@ -42,7 +40,7 @@ COUNTED = Scale()
 
 
 def backlog(starts: Mapping[str, int], safe: Mapping[str, int], scale: Scale = COUNTED) -> int:
-    """Number of waiting events in the partitions whose safe offset is known."""
+    """Return the number of waiting events in the partitions whose safe offset is known."""
     return scale.total(
         Range(name, starts[name], end) for name, end in safe.items() if end > starts[name]
     )
@@ -55,8 +53,8 @@ def next_ranges(
     replayed_below: Mapping[str, int],
     scale: Scale = COUNTED,
 ) -> tuple[Range, ...]:
-    """About ``limit`` events from ``starts`` up to ``safe``. A range does not cross its partition's
-    mark in ``replayed_below``: events below it may have been delivered before."""
+    """Return ranges of about ``limit`` events from ``starts`` up to ``safe``. No range crosses its
+    partition's offset in ``replayed_below``: events below may have been delivered before."""
     waiting: list[tuple[int, str, Range]] = []
     for name, end in safe.items():
         start = starts[name]
@@ -81,8 +79,8 @@ def next_ranges(
 def split(
     ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
 ) -> tuple[Split, ...]:
-    """Cuts ``ranges`` into at most ``parts`` splits of about equal size, if possible not under
-    ``least_events``, in order. Where offsets do not count events, splits may be empty."""
+    """Cut ``ranges`` in order into at most ``parts`` splits of about equal size, if possible of
+    ``least_events`` or more. Where offsets do not count events, splits may be empty."""
     total = scale.total(ranges)
     if total == 0:
         return ()
@@ -106,7 +104,7 @@ def split(
 def share_out(
     ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
 ) -> tuple[Split, ...]:
-    """As ``split``, but no range is cut: lines that belong together may be anywhere in it."""
+    """Split like ``split`` without cutting a range: lines of one event may be anywhere in it."""
     total = scale.total(ranges)
     parts = max(1, min(parts, len(ranges), total // max(1, least_events)))
     ordered = sorted(ranges, key=lambda r: r.partition)
@@ -115,7 +113,7 @@ def share_out(
 
 
 def spread(weights: Sequence[int], most: int) -> list[list[int]]:
-    """The indexes of ``weights`` in at most ``most`` shares of about equal weight."""
+    """Divide the indexes of ``weights`` into at most ``most`` shares of about equal weight."""
     shares: list[list[int]] = [[] for _ in range(min(most, len(weights)))]
     loads = [0] * len(shares)
     for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
@@ -128,21 +126,21 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
 class BatchSize:
     """Adapts the number of events in a batch so that it takes about ``target_seconds``.
 
-    Follows the measured rate, at most by a factor of two a batch; one that was not full counts only
-    if it was large and slow. Small batches may take longer: they share jobs. A batch too wide for
-    its sink sets a ceiling, which rises slowly. ``most_bytes`` counts by the heaviest recent
+    Follows the measured rate, at most by a factor of two a batch. A batch that was not full counts
+    only if it was large and slow. Small batches may take longer: they share jobs. A batch too wide
+    for its sink sets a ceiling, which rises slowly. ``most_bytes`` counts by the heaviest recent
     events.
     """
 
     FIRST = 200_000
     LEAST = 200
-    """So few events never make more files than one commit can hold."""
+    """A batch this small never makes more files than one commit can hold."""
     SMALL = 20_000
     SMALL_SECONDS = 10.0
     CEILING_GROWTH = 1.05
     GUESSED_BYTES = 1024.0
     LIGHTER = 0.9
-    """Decay of the size of an event, per batch of lighter events."""
+    """Factor by which the assumed size of events shrinks at each batch of lighter events."""
 
     def __init__(
         self, cap: int, target_seconds: float = 1.5, most_bytes: int | None = None
@@ -185,7 +183,7 @@ class Handoff:
 
     def __init__(self) -> None:
         self._ends: dict[str, int | None] = {}
-        """Partition -> the offset to deliver up to; None until it is seen."""
+        """Partition -> the offset to deliver up to; None until the partition's end is known."""
 
     @property
     def done(self) -> bool:
@@ -195,7 +193,7 @@ class Handoff:
         self._ends = dict.fromkeys(partitions)
 
     def is_due(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:
-        """Whether some requested events can be read and are in no batch yet."""
+        """Return whether requested events can be read and are in no batch yet."""
         for name in self._ends.keys() & safe.keys():
             requested = self._ends[name]
             end = safe[name] if requested is None else min(requested, safe[name])

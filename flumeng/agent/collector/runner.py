@@ -2,7 +2,7 @@
 
 Only an owner with a higher epoch ends the work on an assignment. A new assignment, a drain and a
 stop take effect between batches. While the ZooKeeper session is uncertain the task pauses. A task
-whose batch hung restarts apart from others, with a longer limit, until a batch ends.
+whose batch hung restarts in jobs of its own, with a longer limit, until a batch ends.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 FOLLOW_SECONDS = 10.0
-"""Interval of a standby, which reads the acks of its partitions."""
+"""Interval at which a standby reads the acks of its partitions."""
 LEAVE_SECONDS = 60.0
 HANG_MOST_SECONDS = 600.0
 PAUSE = "ZooKeeper has not answered for two thirds of the session timeout, or is unreachable"
 
 
 class Runner:
-    """Public methods are thread-safe. ``clock``: monotonic seconds."""
+    """Runs one task. Public methods are thread-safe. ``clock``: monotonic seconds."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class Runner:
         self._ended = threading.Event()
         self._claim: SlotClient | None = None
         self._left: SlotClient | None = None
-        """A failed claim with parts still running."""
+        """A failed claim of which some threads still run."""
         self._leave_by = 0.0
         self._settled: Assignment | None = None
-        """The assignment that was released or superseded, and is ignored since."""
+        """The assignment that was released or superseded, and is ignored from then on."""
         self._refreshed = False
-        """Whether the ends of the partitions were reread since the drain began."""
+        """Whether the ends of the partitions were reread after the drain began."""
         self._drained = False
         self._gathering = False
-        """Whether events gather until a timer rings; changes of partitions wake nothing then."""
+        """Whether a batch gathers events until a timer ends; meanwhile new events cause no turn."""
         self._proven = True
-        """Whether the status may be RUNNING: a failed claim has to make progress first."""
+        """Whether the status may be RUNNING: after a failure a claim must make progress first."""
         self._streak = HealthThreshold()
         self._retries = Retries(clock)
         self._apart = False
@@ -83,18 +83,18 @@ class Runner:
         self._around.scheduler.add(self)
 
     def assign(self, assignment: Assignment) -> None:
-        """An equal assignment changes nothing, but may request a handoff."""
+        """Replace the assignment. An equal one changes nothing, but may request a handoff."""
         if (assignment, assignment.handoff) != (self._assignment, self._handoff):
             self._assignment, self._handoff = assignment, assignment.handoff
             self._wake()
 
     def drain(self) -> None:
-        """Runs until everything safe is acked, then ends."""
+        """Run until everything safe is acked, then end."""
         self._draining = True
         self._wake()
 
     def stop(self) -> None:
-        """Ends after the running batches are committed; reports nothing from now on."""
+        """End after the running batches are committed; report nothing from now on."""
         self._stopping = True
         self._status.stop()
         if (claim := self._claim) is not None:
@@ -102,7 +102,7 @@ class Runner:
         self._wake()
 
     def cancel(self) -> None:
-        """Ends soon; the next owner repeats uncommitted batches."""
+        """End soon; the next owner repeats uncommitted batches."""
         self.stop()
         if (claim := self._claim) is not None:
             claim.cancel()
@@ -258,7 +258,7 @@ class Runner:
         return 0.0
 
     def _on_error(self, assignment: Assignment, error: Exception) -> float | None:
-        """``assignment`` is that of the turn; a claim's own takes precedence."""
+        """Drop the claim and handle its error. The claim's assignment replaces that of the turn."""
         if self._claim is not None:
             assignment = self._claim.assignment
             self._claim.withdraw()

@@ -1,8 +1,6 @@
-"""Runs the turns of a collector's tasks on a bounded number of threads.
-
-An event of the task, or the timer of its last turn, starts a turn. A wake-up carries no data: the
-turn checks everything. A task is in one turn at a time.
-"""
+"""Runs the turns of a collector's tasks on a bounded number of threads. A turn is one step of a
+task. It is started by an event of the task, or by the timer of the task's last turn. A wake-up
+carries no data: the turn checks everything. A task is in one turn at a time."""
 
 from __future__ import annotations
 
@@ -23,15 +21,15 @@ TURN_SECONDS = 30.0
 
 class Actor(Protocol):
     def turn(self) -> float | None:
-        """Does the next step; returns the seconds until the next step, None: when woken."""
+        """Do the next step; return the seconds until the next turn, None to wait for a wake-up."""
 
     def on_hang(self, seconds: float) -> None:
-        """The current turn has taken this long; called once, from another thread."""
+        """Report that the current turn has taken this long; called once, from another thread."""
 
 
 @dataclass(eq=False)
 class _Entry:
-    """``again``: woken during the current turn; ``due``: when its timer rings."""
+    """A scheduled actor. ``again``: woken during the current turn. ``due``: when its timer ends."""
 
     actor: Actor
     queued: bool = False
@@ -41,7 +39,7 @@ class _Entry:
 
 
 class Scheduler:
-    """Thread-safe. ``turns`` counts turns."""
+    """Runs the turns of actors; thread-safe. ``turns``: number of turns so far."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Fair scheduling of waiting tasks to slots: fair between flows, and small batches together.
 
-A free slot takes the batch of the flow that has waited longest in units of its own batch interval.
-If that batch may share a Spark job, others join it, up to a job's capacity: a single batch leaves
-at once, and of a thousand small ones hundreds cost one job. Tasks whose last batch hung, or whose
+A free slot takes the batch of the flow that has waited longest, relative to its batch interval. If
+that batch may share a Spark job, others join it, up to a job's capacity: a single batch starts at
+once, and of a thousand small batches hundreds run in one job. Tasks whose last batch hung, or whose
 job failed, are *apart*: they wait for separate slots and never share.
 """
 
@@ -19,26 +19,26 @@ from flumeng.agent.collector.batch import Work
 
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
-"""A shared job should end within this time, since the next one waits for it."""
+"""A shared job should end within this time, since the next job waits for it."""
 PART_OF_WAIT = 0.1
-"""A shared job may take this part of the longest wait: under load, larger jobs cost less."""
+"""A shared job may also take this part of the longest wait: under load, larger jobs cost less."""
 SHARED_EVENTS = 200_000
 SMALL_EVENTS = 20_000
-"""A larger batch has its own job."""
+"""A batch of more events does not share a job."""
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
-"""Bounds of a batch interval here: one flow gets at most ten turns for one of another."""
+"""Bounds of the interval used for fairness: a flow gets at most ten batches for one of another."""
 
 
 class Member(Protocol):
     def begin(self, most_events: int | None) -> Work | None:
-        """Decides and stages the batch; None when nothing is left. ``most_events`` None: any size,
-        in its own job. Raises nothing; called at most once a request."""
+        """Choose and stage a batch; None when no events are left. ``most_events`` None: any size,
+        in a job of its own. Raises nothing; called at most once per request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """``shareable``: all filters and sinks are Arrow. ``gather_seconds``: how long the flow lets
-    events gather."""
+    """A task's request for a slot. ``shareable``: all filters and sinks are Arrow.
+    ``gather_seconds``: how long the flow lets events gather."""
 
     flow: str
     member: Member
@@ -57,8 +57,7 @@ class Request:
 
 
 class SharedSize:
-    """Adapts the number of batches in a shared job to its time, at most by a factor of two a
-    job."""
+    """Adapts the number of batches in a shared job to the job's time, at most twofold per job."""
 
     LEAST = 4
 
@@ -75,7 +74,7 @@ class SharedSize:
 
 @dataclass(eq=False)
 class _Queue:
-    """The requests of one flow, which has waited for a turn ``since`` then."""
+    """The requests of one flow. ``since``: when it began to wait for its next slot."""
 
     since: float
     requests: deque[Request] = field(default_factory=deque)
@@ -85,7 +84,7 @@ class _Queue:
 
 
 class Slots:
-    """The waiting requests. ``clock``: monotonic seconds."""
+    """The requests that wait for a slot. ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -110,7 +109,7 @@ class Slots:
         return True
 
     def next(self, *, apart: bool) -> list[Request]:
-        """The requests for the next job of a free slot of that kind; empty when none waits."""
+        """Return requests for a free slot's next job, ``apart`` or not; empty when none waits."""
         queues, now = self._queues[apart], self._clock()
         if not queues:
             return []
@@ -147,8 +146,8 @@ class Slots:
 
 
 def bounds(requests: Sequence[Request]) -> list[int | None]:
-    """The most events of each batch when its job begins: batches have grown meanwhile, so the room
-    left in a shared job is divided equally."""
+    """Return the most events of each batch of a job that begins. Batches have grown while they
+    waited, so the room left in a shared job is divided equally."""
     if len(requests) == 1:
         return [None]
     room = (SHARED_EVENTS - sum(request.events for request in requests)) // len(requests)

@@ -1,4 +1,4 @@
-"""A claimed task's access to slots: requests one, begins its batch, records the outcome."""
+"""A claimed task's access to slots: requests a slot, begins the batch, records the outcome."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flumeng.control.zookeeper.tree import TreeIdentity
 
 
 class SlotClient:
-    """``begin`` and outcomes come from threads of ``jobs``, all other calls from the task's turns
-    unless noted. No turn looks at the claim while it is ``asking``."""
+    """Requests slots for one claim. ``begin`` and outcomes come from threads of ``jobs``, all other
+    calls from the task's turns unless noted. While ``asking`` is set, no turn reads the claim."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class SlotClient:
     ) -> None:
         self.assignment = assignment
         self.outdated = outdated
-        """Whether ``pipeline`` only repeats the open intent of an older revision."""
+        """Whether ``pipeline`` serves only to repeat the open intent of an older revision."""
         self.task = task
         self.tree = tree
         self.handoff = 0
         self.withdrawn = False
-        """Whether nothing more begins; begun batches may continue."""
+        """Whether no more batches begin; running ones may continue."""
         self.slow = False
-        """Whether the last batch began so slowly that others must not wait for the next."""
+        """Whether the last batch began so slowly that the next must not share a job."""
         self.error: Exception | None = None
         self.pipeline = pipeline
         self._jobs = jobs
@@ -52,12 +52,12 @@ class SlotClient:
 
     @property
     def asking(self) -> bool:
-        """Whether it waits for a slot, or a batch is about to begin in one."""
+        """Whether the task waits for a slot, or its batch is about to begin in one."""
         return self._request is not None
 
     @property
     def quiet(self) -> bool:
-        """Whether no other thread works for it."""
+        """Whether no other thread works for this claim."""
         return not self.asking and not self.task.writing
 
     def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
@@ -75,14 +75,14 @@ class SlotClient:
         self._jobs.ask(self._request)
 
     def withdraw(self) -> None:
-        """Prevents further batches. Thread-safe."""
+        """Prevent further batches. Thread-safe."""
         self.withdrawn = True
         request = self._request
         if request is not None and self._jobs.withdraw(request):
             self._request = None
 
     def cancel(self) -> None:
-        """Ends running writes soon, unless other tasks share their job."""
+        """End running writes soon, unless other tasks share their job."""
         for work in list(self._works):
             self._jobs.cancel(work)
 

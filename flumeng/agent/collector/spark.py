@@ -1,8 +1,8 @@
 """The Spark session of a collector, and all of its settings.
 
-The driver writes only below the collector's own directory. The JVM ends with this process, whose
-pipe it reads. On a cluster, executors get flumeng's code from the driver and events from the
-journals' servers; of the driver's host they need only two ports.
+The driver writes only below the collector's own directory. The JVM reads a pipe of this process and
+ends with it. On a cluster, executors get flumeng's code from the driver and events from the
+journals' servers; they need only two ports of the driver's host.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONNECT_SECONDS = 5.0
 REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
 DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
-"""It needs a quarter less processor time than G1 for Spark SQL in so little memory."""
+"""With so little memory, Spark SQL needs a quarter less processor time than with G1."""
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 CHOSEN = re.compile(r"-XX:\+Use\w+GC\b")
 WORKER_ENVIRONMENT = {
@@ -50,9 +50,9 @@ WORKER_ENVIRONMENT = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
-"""Filters allocate and free arrays of about a MiB all the time. By default the C library returns
-each to the kernel, which costs a quarter of the processor time. PYTHONSAFEPATH: nothing is imported
-from the working directory."""
+"""Environment of Python workers. Filters allocate and free arrays of about a MiB all the time; by
+default the C library returns each to the kernel, at a quarter of the processor time.
+PYTHONSAFEPATH: nothing is imported from the working directory."""
 RETAINED = {
     "spark.ui.retainedJobs": "500",
     "spark.ui.retainedStages": "500",
@@ -60,14 +60,14 @@ RETAINED = {
     "spark.ui.retainedDeadExecutors": "20",
     "spark.sql.ui.retainedExecutions": "50",
 }
-"""Bounds of Spark's history, also without its interface; tasks are of one stage."""
+"""Bounds of Spark's history, which it keeps even without its web interface; tasks per stage."""
 PACKAGES = ("flumeng", "zkschema")
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 LARGE_ROWS_AT_ONCE = 256
 NO_LIMIT = 2**31 - 1
-"""Measuring a batch after each row takes Spark longer than writing the row."""
+"""No limit on a batch's bytes: measuring after each row takes Spark longer than writing the row."""
 SOCKET_DIRECTORY_BYTES = 104 - len("/.") - 36 - len(".sock")
-"""Spark names its sockets after a UUID."""
+"""Longest path of the directory of Spark's sockets, whose names are UUIDs."""
 LOGGING = """\
 status = error
 rootLogger.level = error
@@ -96,9 +96,9 @@ def start(
     more_java_options: str = "",
     spare_tasks: int = 0,
 ) -> SparkSession:
-    """Starts Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
-    run beside one task a core. Raises UserError for Java, ``directory`` and missing secrets,
-    UnavailableError when the master does not answer."""
+    """Start Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
+    run in addition to one task per core. Raises UserError for Java, ``directory`` and missing
+    secrets, UnavailableError when the master does not answer."""
     find_java()
     _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
@@ -169,7 +169,7 @@ def start(
 
 @cache
 def for_large_rows(session: SparkSession) -> SparkSession:
-    """A session of the same Spark that takes rows of any size into Python."""
+    """Return a session of the same Spark that takes rows of any size into Python."""
     careful = session.newSession()
     careful.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_AT_ONCE)
     careful.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", LARGE_ROWS_AT_ONCE)
@@ -177,8 +177,8 @@ def for_large_rows(session: SparkSession) -> SparkSession:
 
 
 def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
-    """The number of tasks of Spark's ``local[*]``: the JVM counts cores reliably, also in a
-    container. Starts the JVM with all of ``settings``."""
+    """Return the number of tasks of Spark's ``local[*]``. The JVM counts cores reliably, also in a
+    container, so this starts the JVM with all of ``settings``."""
     _, _, cores = options.master.removesuffix("]").partition("[")
     if cores != "*":
         return int(cores or 1)
@@ -188,7 +188,7 @@ def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
 
 
 def garbage_collector(environment: Mapping[str, str]) -> str:
-    """Our choice, unless the environment sets one: Java accepts only one."""
+    """Return our choice of collector, unless the environment sets one: Java accepts only one."""
     given = " ".join(environment.get(name, "") for name in JAVA_VARIABLES)
     return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 
@@ -210,8 +210,7 @@ def _given_settings(options: SparkOptions) -> dict[str, str]:
 
 
 def _hide(directory: Path, options: SparkOptions) -> None:
-    """Hides secret settings in a file: every user of the host sees command lines. Raises
-    UserError."""
+    """Write secret settings to a file: the host's users see command lines. Raises UserError."""
     hidden = {
         name: secrets.resolve(value)
         for name, value in options.conf.items()
@@ -236,7 +235,7 @@ def _escaped(text: str) -> str:
 
 
 def _reach(master: str) -> None:
-    """Raises UnavailableError when no standalone master answers: Spark notices after a minute."""
+    """Raise UnavailableError if no standalone master answers: Spark notices after a minute."""
     addresses = list(_addresses(master))
     for host, port in addresses:
         try:
@@ -257,7 +256,7 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
 
 
 def _sockets(directory: Path) -> dict[str, str]:
-    """Settings for Unix sockets between the JVM and Python workers, protected by ``directory``
+    """Return settings for Unix sockets between JVM and Python workers, protected by ``directory``
     alone: over TCP each job waits for 40 ms. Paths have at most 104 bytes: a longer directory is
     named by a descriptor of this process, where Linux allows that; else TCP is used."""
     path = str(directory.absolute())
@@ -286,14 +285,14 @@ def pid(spark: SparkSession) -> int:
 
 
 def ask(spark: SparkSession) -> None:
-    """Returns when Spark's JVM answers; else raises an error of Py4J."""
+    """Wait until Spark's JVM answers. Raises an error of Py4J when it has ended."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.java.lang.System.nanoTime()
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Whether the application has ended, for example by its master."""
+    """Return whether the application has ended, for example by its master."""
     context = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
@@ -305,15 +304,15 @@ def executors(spark: SparkSession) -> int:
 
 
 def let_go(spark: SparkSession) -> None:
-    """Continues a stopped JVM: it ends by itself with this process."""
+    """Let a suspended JVM continue, so that it ends with this process."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     gateway.proc.send_signal(signal.SIGCONT)
 
 
 def archive(directory: Path) -> Path:
-    """The code of flumeng and of installed plug-ins, but not their dependencies, for executors on
-    other hosts; a zip file named by its digest."""
+    """Write the code of flumeng and of installed plug-ins, without their dependencies, into a zip
+    file named by its digest, for executors on other hosts."""
     content = dict(sorted(_files()))
     digest = hashlib.sha256()
     for name, data in content.items():
@@ -365,8 +364,8 @@ def _sources(module: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _ui_settings(options: SparkOptions) -> dict[str, str]:
-    """Spark's web interface exposes settings and plans: it is off by default, read-only, and on
-    loopback only, for a proxy of the user."""
+    """Return settings of Spark's web interface. It exposes settings and plans, so it is off by
+    default, read-only, and on loopback only, for a proxy of the user."""
     if not options.ui:
         return {**RETAINED, "spark.ui.enabled": "false"}
     settings = {

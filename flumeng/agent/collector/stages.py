@@ -1,5 +1,5 @@
-"""A flow's filters and outputs as a task runs them, and the counts of their events. Events are
-counted in existing Arrow stages only."""
+"""A flow's filters and outputs as a task runs them, and counts of their events. Events are counted
+only in Arrow stages that exist anyway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILED = "failed at "
 @dataclass(frozen=True)
 class Counted:
     """Counts of a segment. ``dropped``: None when not counted. ``errors``: events that its filters
-    could not process. ``failed``: events dropped for that, by the filter's place."""
+    could not process. ``failed``: events dropped for that reason, by the filter's place."""
 
     read: int
     dropped: int | None
@@ -35,7 +35,7 @@ class Counted:
 
 
 class FilterCounts:
-    """Counts of one segment of a flow in a task."""
+    """Counts the events of one segment of a flow in a task."""
 
     def __init__(self, counts: Accumulator[int], task: str, segment: Segment) -> None:
         self._counts = counts
@@ -49,8 +49,8 @@ class FilterCounts:
         self._before = self._values()
 
     def through(self, batch: LazyBatch) -> LazyBatch:
-        """Runs the steps; counts events at the start, around steps that note errors, and at drops.
-        Events marked by a last step are still there."""
+        """Run the filters. Count events at the start, around filters that note errors, and at
+        drops. Events marked by the last filter are still in the batch."""
         if self._steps or (self._inner and batch.in_arrow):
             batch = counted(batch, self._count(READ))
         for step in self._steps:
@@ -65,7 +65,7 @@ class FilterCounts:
         return batch
 
     def at_end(self, batch: LazyBatch) -> tuple[Stage, ...]:
-        """Stages that count ``batch`` behind the filters; not for events that stay in Spark SQL."""
+        """Return stages that count filtered events; none for events that stay in Spark SQL."""
         if not self._steps:
             return ()
         self._counts_end = not (batch.shuffled or self._reshapes)
@@ -75,7 +75,7 @@ class FilterCounts:
         return self._count(UNTAKEN, of)
 
     def take(self) -> Counted:
-        """Counts since the last call. Grouped rows do not count as dropped."""
+        """Return the counts since the last call. Grouped rows do not count as dropped."""
         before, self._before = self._before, self._values()
         counts = {what: now - before[what] for what, now in self._before.items()}
         passed_by = max(0, counts[READ] - counts[PASSED]) if self._steps else 0
@@ -103,8 +103,8 @@ def counted(batch: LazyBatch, *stages: Stage) -> LazyBatch:
 
 @dataclass(frozen=True)
 class Outputs:
-    """``sink``: connects a batch to a sink, by number; ``letters``: to dead letters, by the place
-    of the failed filter."""
+    """``sink`` connects a batch to a sink, given by number; ``letters`` connects it to dead
+    letters, given the place of the failed filter."""
 
     sink: Callable[[LazyBatch, int], LazyBatch]
     letters: Callable[[LazyBatch, str], Leaf]
@@ -121,11 +121,11 @@ class Stages:
         return [table for step in self.steps for table in step.tables]
 
     def behind(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` behind the filters, before the flow branches."""
+        """Return ``batch`` as it is after the filters, before the flow branches."""
         return self._root.behind(batch)
 
     def through(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` through the filters up to the first branching."""
+        """Run ``batch`` through the filters up to the first branching."""
         return self._counts[self._root].through(batch)
 
     def fork(self, batch: LazyBatch, outputs: Outputs) -> Fork:
@@ -173,7 +173,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class _Count:
-    """A stage that changes nothing; a split that fails is not counted."""
+    """A stage that counts events and passes them on; a split that fails is not counted."""
 
     counts: AccumulatorHandle[int]
     key: tuple[str, str]

@@ -1,5 +1,4 @@
-"""Reports each change of a task's status once, to the node and to the log. Changes in quick
-succession share one report."""
+"""Reports each change of a task's status once, to node and log. Rapid changes share a report."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from flumeng.platform.scrubbing import scrub
 log = logging.getLogger(__name__)
 
 ERROR_CHARACTERS = 1000
-"""All errors of a node's tasks lie in one znode."""
+"""Longest error in a status: all errors of a node's tasks share one znode."""
 STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 RETRYING = "retrying"
 STANDBY = "standby"
@@ -72,7 +71,7 @@ class StatusReport:
                 self._report(assignment.key, status)
 
     def log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
-        """Logs a trouble once, until another one comes or the task recovers."""
+        """Log a trouble once, until another one comes or the task recovers."""
         if sentence != self._trouble:
             log.log(level, "%s", sentence, exc_info=trace)
         self._trouble = sentence
@@ -89,7 +88,7 @@ def _cut(error: str | None) -> str | None:
 
 
 class Reports:
-    """Thread-safe; sends from its own thread."""
+    """Sends the statuses of all tasks to the node, from its own thread. Thread-safe."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -105,7 +104,7 @@ class Reports:
             self._change()
 
     def answer(self, number: int, keys: Collection[str], starting: Mapping[str, Status]) -> None:
-        """Records that configuration ``number``, with the tasks ``keys``, is running."""
+        """Record that configuration ``number``, with the tasks ``keys``, is running."""
         with self._news:
             self._answers = number
             kept = {key: status for key, status in self._statuses.items() if key in keys}

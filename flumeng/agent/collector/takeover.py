@@ -50,7 +50,7 @@ class Surroundings:
 
 
 class Takeover:
-    """``size`` outlives claims: its measurements stay valid."""
+    """Builds and claims a task. ``size`` outlives claims: its measurements stay valid."""
 
     def __init__(
         self, around: Surroundings, partitions: Partitions, wake: Callable[[], None]
@@ -63,8 +63,8 @@ class Takeover:
         self.size = BatchSize(0)  # before the first claim
 
     def stand_by(self, assignment: Assignment) -> str | None:
-        """Prepares the slow steps of a failover: Spark's workers, the pipeline, the partitions'
-        ends. Returns an obstacle to running here, if any. Raises UnavailableError."""
+        """Prepare the slow steps of a failover: Spark's workers, the pipeline, the partitions'
+        ends. Return an obstacle to running here, if any. Raises UnavailableError."""
         if self._standby is None or self._standby[0] != assignment:
             self._standby = assignment, self._pipeline(assignment)
             self._partitions.open(self._standby[1].spec)
@@ -77,7 +77,7 @@ class Takeover:
         return self._partitions.trouble or pipeline.trouble or None
 
     def claim(self, assignment: Assignment) -> SlotClient:
-        """Claims the task, for the revision of an open intent if there is one. Raises UserError,
+        """Claim the task, for the revision of an open intent if there is one. Raises UserError,
         UnavailableError, and as ``ClaimedTask``."""
         around = self._around
         tree = around.tree.identity()

@@ -1,8 +1,8 @@
 """Resource use of Spark tasks by flow, from Spark's status store, which needs no UI.
 
-Reading it after each job costs more than a small batch, so it is read periodically. A shared job
-counts for each flow by its events. Jobs that Spark has forgotten by then (``spark.RETAINED``) are
-not counted.
+Reading the store after each job costs more than a small batch, so it is read periodically. A shared
+job counts for each flow by its events. Jobs that Spark has dropped from the store by then
+(``spark.RETAINED``) are not counted.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 KEEP_SECONDS = 10.0
-"""Spark's store learns of the end of a job a moment after its caller."""
+"""Jobs are kept for this long after their end, since Spark's store learns of it a moment later."""
 WRAPPERS = "org.apache.spark.status"
 
 Row = Mapping[str, Any]
 
 
 class Used(NamedTuple):
-    """``run_seconds``: mostly Python's. ``cpu_seconds``, ``gc_seconds``: of JVM threads only.
-    ``peak_memory_bytes``: for sorting and grouping, the largest of a stage."""
+    """Resources used. ``run_seconds``: mostly Python's. ``cpu_seconds``, ``gc_seconds``: of JVM
+    threads only. ``peak_memory_bytes``: for sorting and grouping, the largest of any stage."""
 
     run_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -61,13 +61,13 @@ class Used(NamedTuple):
         return Used._make([*sums, max(self.peak_memory_bytes, other.peak_memory_bytes)])
 
     def part(self, share: float) -> Used:
-        """``share`` of it; a peak is not divided."""
+        """Return the part ``share`` (0 to 1) of the use; the peak is not divided."""
         shares = [value * share for value in self[:-1]]
         return Used._make([*shares, self.peak_memory_bytes])
 
 
 class Statuses(Protocol):
-    """Spark's status store: jobs and stages with that number or a higher one."""
+    """Spark's status store: returns jobs or stages numbered ``first`` or higher."""
 
     def jobs(self, first: int) -> Sequence[Row]: ...
 
@@ -75,7 +75,7 @@ class Statuses(Protocol):
 
 
 class StatusStore:
-    """Spark serialises its store, so that each answer is one call."""
+    """Reads Spark's status store in serialised form, so that each answer is one call."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark.sparkContext._jvm
@@ -111,7 +111,7 @@ class _Group:
 
 
 class TaskMetrics:
-    """``poll``'s thread calls ``tell`` with the use of a flow. ``running`` is thread-safe."""
+    """Calls ``tell`` with each flow's use, in ``poll``'s thread. ``running`` is thread-safe."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class TaskMetrics:
 
 
 def _stages(job: Row) -> set[int]:
-    """The stages that ran; skipped ones belong to an earlier job."""
+    """Return the stages that ran; skipped ones belong to an earlier job."""
     return set(job["info"]["stageIds"]) - set(job["skippedStages"])
 
 

@@ -18,7 +18,8 @@ MOST_REPLACED = 32
 
 @dataclass(eq=False)
 class _Call:
-    """``on_hang`` is called once, with the seconds. ``replaced``: the thread ends with the call."""
+    """A submitted call. ``on_hang`` is called once, with the seconds so far. ``replaced``: another
+    thread was started in place of its thread, which ends with the call."""
 
     run: Callable[[], None]
     on_hang: Callable[[float], None]
@@ -28,7 +29,7 @@ class _Call:
 
 
 class Threads:
-    """Starts a thread when a call waits and none is idle, up to ``most``."""
+    """A pool that starts a thread when a call waits and none is idle, up to ``most``."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Threads:
         self._made = 0
 
     def submit(self, run: Callable[[], None], on_hang: Callable[[float], None]) -> None:
-        """Calls ``run``, which raises nothing, after all earlier calls."""
+        """Queue a call of ``run``, which must not raise, after all earlier calls."""
         with self._news:
             self._waiting.append(_Call(run, on_hang))
             if self._idle < len(self._waiting) and self._there < self._most:
@@ -59,7 +60,7 @@ class Threads:
             self._news.notify()
 
     def check_limits(self) -> None:
-        """Replaces the threads of calls over the limit, and reports those calls."""
+        """Replace the threads of calls over the limit, and report those calls."""
         now = self._clock()
         with self._news:
             late = [call for call in self._running if now - call.began >= self._limit_seconds]

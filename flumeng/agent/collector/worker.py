@@ -1,5 +1,5 @@
-"""A collector's tasks: one runner for each task that the node wants. Each ``configure`` names all
-tasks: others are stopped, and unchanged ones are not disturbed."""
+"""A collector's tasks: one runner for each task assigned by the node. Each ``configure`` message
+lists all tasks: tasks not in it are stopped, and unchanged ones are not disturbed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 CANCEL_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 HUNG_SECONDS = 60.0
-"""A thread hangs when a configuration, or a check of the runners, takes so long."""
+"""A loop hangs when applying a configuration, or checking the runners, takes this long."""
 
 
 class Worker:
-    """``engine`` runs ``slots`` batches at once, ``positions`` reports the ends of partitions,
-    ``on_stuck`` is called when the engine has become useless. ``spark_ui``: address of Spark's
-    interface; ``address``: of this process's counts."""
+    """Runs the tasks. ``engine`` runs ``slots`` batches at once, ``positions`` reports the ends of
+    partitions, ``on_stuck`` is called when the engine cannot go on. ``spark_ui``: address of
+    Spark's interface; ``address``: of this process's counts."""
 
     def __init__(
         self,
@@ -85,7 +85,6 @@ class Worker:
         store.on_session(lambda _connected: self._scheduler.wake_all())
 
     def run(self) -> None:
-        """Runs until the parent stops it or dies."""
         details = {"spark_ui": self._spark_ui, "address": self._address}
         shown = {name: text for name, text in details.items() if text}
         self._parent.send({"type": "ready", **shown})
@@ -103,7 +102,7 @@ class Worker:
         log.info("the node is gone")
 
     def require_turning(self) -> None:
-        """A liveness probe; thread-safe. Raises TimeoutError when a loop of the collector hangs."""
+        """Raise TimeoutError when a loop of the collector hangs. A liveness probe; thread-safe."""
         loops = {"configure": self._configuring_since, "watch": self._looking_since}
         for loop, since in loops.items():
             if since is not None and time.monotonic() - since > HUNG_SECONDS:

@@ -39,7 +39,6 @@ parser.add_argument("--metrics-channel", type=int, help="the descriptor of metri
 
 
 def main() -> int:
-    """Runs until the node stops it or dies; returns the exit code."""
     given = parser.parse_args()
     logs.to_stderr("discover")
     parent = Parent.take_stdio()

@@ -1,8 +1,6 @@
-"""Accounts of the partitions of a discovery process's flows: ends and acks.
-
-A caller waits for a bounded time; older accounts are reported until they are stale. An unresponsive
-server delays no other flow.
-"""
+"""Accounts (ends and acks) of the partitions of all flows of a discovery process. A caller waits
+for a bounded time; older accounts are reported until they are stale. An unresponsive server delays
+no other flow."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ STALE_SECONDS = 60.0
 SAMPLE_SECONDS = 15.0
 SAMPLE_MOST_SECONDS = 60.0
 SAMPLES_A_SECOND = 200.0
-"""The most partitions sampled a second; each ack is a znode."""
+"""Most partitions sampled per second, since reading each ack reads a znode."""
 TICK_SECONDS = 1.0
 
 
@@ -48,7 +46,7 @@ class _Flow:
 
 
 class PartitionAccounts:
-    """See ``flumeng.journal.serving.action_server.Answers``."""
+    """Reads and caches accounts; see ``flumeng.journal.serving.action_server.Answers``."""
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class PartitionAccounts:
             }
 
     def of_flows(self, flows: Collection[str]) -> dict[str, Mapping[str, Account]]:
-        """Fresh accounts of these flows by partition; lacks flows that do not answer in time."""
+        """Return fresh accounts by flow and partition, without flows that do not answer in time."""
         now = self._clock()
         with self._news:
             running = self._follow()
@@ -117,7 +115,7 @@ class PartitionAccounts:
                         self._submit(flow)
 
     def _follow(self) -> Mapping[str, _Flow]:
-        """The running flows; a restarted task begins without accounts."""
+        """Update and return the running flows; a restarted task begins without accounts."""
         flows, tasks = self._flows, self._tasks()
         self._flows = {
             name: flows[name] if name in flows and flows[name].task is task else _Flow(task)

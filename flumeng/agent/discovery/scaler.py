@@ -36,7 +36,7 @@ KEPT_SAMPLES = int(CALM_SECONDS / SAMPLE_SECONDS) + 2
 
 @dataclass(frozen=True)
 class Seen:
-    """Accounts at monotonic ``time``. ``waited``: the least age of waiting events, by partition."""
+    """Accounts at monotonic ``time``. ``waited``: least age of waiting events, by partition."""
 
     time: float
     accounts: Mapping[str, Account]
@@ -44,7 +44,7 @@ class Seen:
 
 
 class Scaler:
-    """Used by one thread at a time."""
+    """Decides the number of a flow's collect tasks. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Scaler:
         self._written_at = float("-inf")
 
     def step(self, accounts: Mapping[str, Account]) -> Decision | None:
-        """Samples, decides, and writes a new decision; None without one. Raises ConflictError,
-        CorruptError, UnavailableError; the next step tries again."""
+        """Sample the flow, decide, and write a new decision; None when none is possible. Raises
+        ConflictError, CorruptError, UnavailableError; the next step tries again."""
         record = readable(discovered.read(self._store, [self._flow])[0])
         if record is None or record.value.epoch != self._epoch:
             return None
@@ -127,7 +127,7 @@ class Scaler:
         tasks: Mapping[str, PlannedTask],
         accounts: Mapping[str, Account],
     ) -> str:
-        """Why the sample allows no conclusion; empty when all tasks run."""
+        """Return why the sample allows no conclusion; empty when all tasks run."""
         assert self._standing is not None
         silent = [
             n for n, part in record.partitions.items() if part.end is None and n not in accounts
@@ -155,8 +155,8 @@ class Scaler:
 
 
 class _Waits:
-    """Observed ages of the oldest unacked events: timestamps in a burst are all young, however long
-    the events wait. A mark: when a partition reached an unacked end."""
+    """Observed waiting times of the oldest unacked events; timestamps in a burst are all young. A
+    mark: the time when an end was first seen, and that end, which is not acked yet."""
 
     def __init__(self) -> None:
         self._marks: dict[str, tuple[float, int]] = {}
@@ -193,7 +193,7 @@ def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) ->
 
 
 def _age(account: Account, wall: float) -> float | None:
-    """The age of the oldest event by the newest one's time: events may be stamped long ago."""
+    """Return the oldest event's age relative to the newest: events may be stamped long ago."""
     if account.oldest_unacked_us is None:
         return None
     newest = wall if account.newest_us is None else account.newest_us / 1e6
@@ -201,8 +201,8 @@ def _age(account: Account, wall: float) -> float | None:
 
 
 def scale(scalers: Callable[[], Mapping[str, Scaler]], accounts: PartitionAccounts) -> None:
-    """Steps each of the running ``scalers`` every 15 seconds, forever. All flows are asked at once,
-    so a flow with unresponsive servers delays no other."""
+    """Step each of the running ``scalers`` every 15 seconds, forever. All flows are queried at
+    once, so a flow with unresponsive servers delays no other."""
     due = time.monotonic()
     while True:
         due = max(due + SAMPLE_SECONDS, time.monotonic())

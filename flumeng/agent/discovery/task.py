@@ -1,5 +1,5 @@
 """One flow's discovery: reads its sources and updates the record of partitions. The first run
-fences writes of a former owner; a higher epoch ends this task."""
+fences writes of a former owner; a higher epoch in the record ends this task."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from zkschema.records import Partition, Partitions
 log = logging.getLogger(__name__)
 
 TRIES = 5
-"""Attempts of a run whose write was superseded."""
+"""Attempts to write the result of a run when the record has changed."""
 SOON_SECONDS = 2.0
-"""The pause between looks while a change is due soon."""
+"""Pause between runs while a change is due soon."""
 GONE_LOOKS = 3
-"""Looks without a partition before it counts as gone: a new server may not know it yet."""
+"""Runs without a partition before it counts as gone: a new server may not know it yet."""
 FORGET_SECONDS = 600.0
-"""Acks of gone partitions are deleted after this time: they may be hidden for a while."""
+"""Acks of gone partitions are deleted after this time: the partition may return."""
 OWN_CLOCKS = (FLOW, POLLS)
-"""Inputs stamped by this cluster's clocks: late by now's clock, also without new events."""
+"""Inputs with timestamps from this cluster's clocks: their lag grows also without new events."""
 AUTHOR = "flumeng"
 NAMED = 3
 
@@ -54,7 +54,8 @@ class SupersededError(ConflictError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``soon``, ``more``: look again soon, at once; ``due_seconds``: after that at the latest."""
+    """``trouble``: obstacles found. ``more``: look again at once; ``soon``: look again soon;
+    ``due_seconds``: time until the next look at the latest."""
 
     trouble: str = ""
     soon: bool = False
@@ -63,7 +64,7 @@ class Outcome:
 
 
 class DiscoveryTask:
-    """Used by one thread at a time."""
+    """Discovers the partitions of one flow. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -87,7 +88,8 @@ class DiscoveryTask:
         self.partitions: Mapping[str, Partition] = {}
 
     def discover(self) -> Outcome:
-        """Raises SupersededError, CorruptError, UserError, UnavailableError."""
+        """Find the partitions and update their record. Raises SupersededError, CorruptError,
+        UserError, UnavailableError."""
         record = self._read()
         findings = self._find(record.value if record else Partitions())
         now = self._clock()
@@ -103,7 +105,7 @@ class DiscoveryTask:
         raise UnavailableError(f"others keep changing {paths.partitions(self._flow)}")
 
     def accounts(self) -> dict[str, Account]:
-        """Lacks unknown partitions. Raises CorruptError, UserError, UnavailableError."""
+        """Return known partitions' accounts. Raises CorruptError, UserError, UnavailableError."""
         partitions = self.partitions
         bounds: dict[str, Bounds] = {}
         for finder in self._finders:
@@ -148,7 +150,7 @@ class DiscoveryTask:
         return record
 
     def _find(self, record: Partitions) -> Findings:
-        """The findings of all finders; a partition gone for one may be offered by another."""
+        """Merge the findings of all finders; a partition gone for one may be offered by another."""
         before = Before(record.partitions.keys(), record.scope, record.accepted)
         parts: list[Findings] = []
         troubles: list[str] = []
@@ -221,7 +223,7 @@ class DiscoveryTask:
         return frozenset(name for task in tasks for name in task.partitions)
 
     def _drop_acks(self, partitions: Sequence[str], version: Version) -> None:
-        """Runs before the write of the record, so that an interrupted deletion is repeated."""
+        """Delete acks before the record is written, so that an interrupted deletion is repeated."""
         cursors = self._store.children(paths.acks(self._flow))
         acks = [paths.ack(self._flow, cursor, name) for cursor in cursors for name in partitions]
         acks += [ack_path(self._flow, name) for name in partitions if input_of(name) == FLOW]
@@ -315,16 +317,16 @@ def _merged(
     forgotten: Collection[str],
     read: Collection[str],
 ) -> tuple[Partitions, list[str]]:
-    """The new record, and the partitions whose acks are to be deleted.
+    """Return the new record, and the partitions whose acks are to be deleted.
 
     1. A wanted partition is registered once; its start is decided then.
-    2. An unwanted or missing one gets an ``end``, its ack, until it is wanted again.
-    3. An ended one that no task reads is removed. Its ack stays unless the partition is gone for
-       good.
+    2. An unwanted or missing partition gets an ``end``, its ack, until it is wanted again.
+    3. An ended partition that no task reads is removed. Its ack stays unless the partition is gone
+       for good.
     4. While some sources have not answered, no partition ends.
 
-    ``acks``: of partitions that may end; ``gone``: certainly; ``forgotten``: long enough to delete
-    acks.
+    ``acks``: of partitions that may end. ``gone``: partitions that are certainly gone.
+    ``forgotten``: partitions gone for so long that their acks are deleted.
     """
     partitions: dict[str, Partition] = {}
     unneeded: list[str] = []

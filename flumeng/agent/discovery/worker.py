@@ -28,7 +28,7 @@ FAILING_THREADS = 2
 BACKOFF_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 30.0
 STUCK_SECONDS = 120.0
-"""A longer look hangs: each of its calls has a far lower limit."""
+"""A discovery that takes longer hangs: each of its calls has a far lower limit."""
 NEVER = float("inf")
 ASSIGNED = ("flow", "task", "epoch", "revision", "spec")
 
@@ -50,7 +50,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Status:
-    """See ``TaskStatus``."""
+    """A task's status as sent to the node, see ``TaskStatus``."""
 
     epoch: int
     revision: int
@@ -62,7 +62,7 @@ class Status:
 
 @dataclass
 class _Run:
-    """``due``: the time of the next discovery; ``began``: of the current one."""
+    """A flow to discover. ``due``: time of the next discovery; ``began``: of the current one."""
 
     assignment: Assignment
     status: Status
@@ -77,7 +77,7 @@ class _Run:
 
 
 class Worker:
-    """Talks to ``parent``. ``finders`` raises UserError. ``clock``: monotonic seconds."""
+    """Runs ``parent``'s flows. ``finders`` raises UserError. ``clock``: monotonic seconds."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Worker:
             return {run.assignment.flow: run.scaler for run in self._runs.values() if run.scaler}
 
     def run(self, address: str = "") -> None:
-        """Runs until the parent stops it or dies. ``address``: where the process serves."""
+        """Run until the parent stops this process or dies. ``address``: of its own server."""
         shown = {"address": address} if address else {}
         self._parent.send({"type": "ready", **shown})
         for failing in (*[False] * THREADS, *[True] * FAILING_THREADS):
@@ -141,7 +141,7 @@ class Worker:
             self._news.notify_all()
 
     def _let_go(self, run: _Run) -> None:
-        """A current look ends by itself; its outcome is ignored."""
+        """End a run. A discovery in progress ends by itself, and its outcome is ignored."""
         run.ended = True
         if run.task is not None and run.began is None:
             run.task.close()
@@ -218,7 +218,7 @@ class Worker:
             self._news.notify_all()
 
     def _task(self, run: _Run) -> DiscoveryTask:
-        """Created at the first discovery, and retried while that fails."""
+        """Return the run's task; create it at the first discovery, and again after a failure."""
         if run.task is None:
             spec = check_flow(run.assignment.spec)
             listed = (part.options for part in spec.partitioned if part not in spec.pollers)

@@ -1,4 +1,4 @@
-"""Test cases of a flow: input events, and the events expected behind its filters."""
+"""Test cases of a flow: input events, and the events expected after its filters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros(text: str) -> int:
-    """Microseconds since 1970 of a time in RFC 3339. Raises ValueError."""
+    """Return an RFC 3339 time in microseconds since 1970. Raises ValueError for any other text."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -34,7 +34,7 @@ def micros(text: str) -> int:
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 500_000
 RECEIVED = EXAMPLE
-"""A fixed time: with the current one, a case would fail once times in its lines are too old."""
+"""The default receive time. It is fixed, so that a case gives the same result every day."""
 
 
 def _check_time(text: str) -> None:
@@ -147,7 +147,7 @@ class CaseFile:
 
 @dataclass(frozen=True)
 class Cases:
-    """A file of cases with its flow. ``lines``: the line of each part of the file."""
+    """A parsed file of test cases and the flow that it tests. ``lines``: line numbers by path."""
 
     path: Path
     file: CaseFile
@@ -159,7 +159,7 @@ class Cases:
 
 
 def read_cases(paths: Sequence[Path]) -> list[Cases]:
-    """Raises FlowFilesError with every problem of all files."""
+    """Read files of test cases. Raises FlowFilesError with every problem of all files."""
     problems: list[tuple[Path, Problem]] = []
     case_files = []
     for path in paths:

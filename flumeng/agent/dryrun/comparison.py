@@ -31,7 +31,7 @@ class Difference:
 def compare(
     expected: Sequence[yaml.Node], events: Sequence[pa.RecordBatch], schema: pa.Schema
 ) -> list[Difference]:
-    """Empty when each expected event is there, and no other."""
+    """Return how the events differ from the expected ones; empty when they match one to one."""
     wrong = [difference for node in expected for difference in _unfit(node, schema)]
     if wrong:
         return wrong
@@ -55,7 +55,7 @@ def _unfit(node: yaml.Node, schema: pa.Schema) -> Iterator[Difference]:
 
 
 def _matched(fits: Sequence[Sequence[bool]]) -> dict[int, int]:
-    """A maximum matching of expected and actual events (augmenting paths, as Kuhn)."""
+    """Return a maximum matching of expected to actual events (augmenting paths, as Kuhn)."""
     expected_of: dict[int, int] = {}
 
     def match(expected: int, tried: set[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Traces each event through a flow: the effect of each filter in turn, and each branch."""
+"""Traces each event through a flow: the effect of each filter, and of each branch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ExplainedStep:
-    """A filter's effect on an event, or the events that a branch takes, whose steps have a greater
-    ``depth``. ``why``: the columns of the condition. ``lost``: the rows of this event are
-    unknown."""
+    """The effect of one filter or branch on an event; steps in a branch have a greater ``depth``.
+    ``why``: values of the condition's columns. ``lost``: output without a link to the event."""
 
     name: str
     before: Row
@@ -49,7 +48,8 @@ class Explained:
 
 @dataclass(frozen=True)
 class _Stage:
-    """A step for all events. ``parent``: the step before; ``rows`` by event, None when lost."""
+    """One step applied to all events. ``parent``: number of the preceding step. ``rows``: output
+    rows by event; None when they cannot be traced to events."""
 
     name: str
     conditions: tuple[str | None, ...]
@@ -63,7 +63,7 @@ class _Stage:
 def explain(
     spec: FlowSpec, session: Session, events: Sequence[pa.RecordBatch]
 ) -> Iterator[Explained]:
-    """Explains each of ``events``, which are one batch. Raises as ``FilterTree``."""
+    """Yield the trace of each event; they form one batch. Raises as ``FilterTree.run``."""
     identified = [identity.identify(batch, 0) for batch in events]
     if not identified:
         return
@@ -124,7 +124,7 @@ def _through(
     apply: Callable[[LazyBatch], LazyBatch],
     step: Step | None = None,
 ) -> list[pa.RecordBatch] | None:
-    """Applies a step: at least one batch, perhaps empty; None when it makes events unknown."""
+    """Apply a step; return one or more batches, perhaps empty; None when untraceable to events."""
     schema = apply(batch_of(session, (), events[0].schema)).schema
     if identity.SEQ not in schema.names:
         return None

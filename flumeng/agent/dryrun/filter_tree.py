@@ -27,8 +27,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Output:
-    """Events for the sinks of ``branch``, named with its parents; empty for the flow's own. Or dead
-    letters of the filter at ``failed``."""
+    """Filtered events for the sinks of a branch, or dead letters of the filter at ``failed``. The
+    name of the branch includes its parents'; it is empty for the flow's own sinks."""
 
     branch: str
     batches: list[pa.RecordBatch]
@@ -36,17 +36,17 @@ class Output:
     failed: str = ""
 
     def combined(self) -> list[pa.RecordBatch]:
-        """The events in as few batches as Arrow allows."""
+        """Return the events in as few batches as Arrow allows."""
         if len(self.batches) <= 1:
             return self.batches
         return list(pa.Table.from_batches(self.batches).combine_chunks().to_batches())
 
 
 class FilterTree:
-    """Filters for events of one schema. ``ends``: all outputs, without events."""
+    """A flow's filters for events of one schema. ``ends``: all possible outputs, without events."""
 
     def __init__(self, stages: tuple[FlowStage, ...], session: Session, schema: pa.Schema) -> None:
-        """Raises UserError when filters do not fit the events or each other."""
+        """Set up the filters. Raises UserError when they do not fit the events or each other."""
         self._root = segments_of(stages)
         self._steps = [step for segment in self._root.walk() for step in segment.steps]
         self._identified = any(step.identified for step in self._steps)
@@ -55,7 +55,7 @@ class FilterTree:
         self.ends = list(self._outputs((), tries=True))
 
     def run(self, batches: Sequence[pa.RecordBatch]) -> Iterator[Output]:
-        """The outputs of one batch. Raises UserError, UnavailableError and errors of filters."""
+        """Filter one batch. Raises UserError, UnavailableError and the errors of filters."""
         for step in self._steps:
             for table in step.tables:
                 table.refresh()
@@ -89,7 +89,7 @@ def batch_of(session: Session, batches: Sequence[pa.RecordBatch], schema: pa.Sch
 
 
 def events_of(batch: LazyBatch) -> list[pa.RecordBatch]:
-    """The events of a batch, computed here, or by Spark where necessary."""
+    """Compute the events of a batch in this process, or with Spark where Arrow cannot."""
     stage = batch.all_arrow
     if stage is not None:
         return [part for part in stage(iter(())) if part.num_rows]
@@ -99,7 +99,7 @@ def events_of(batch: LazyBatch) -> list[pa.RecordBatch]:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Converts errors of Spark as a collector does."""
+    """Convert exceptions of Spark to one-line errors, as a collector does."""
     try:
         yield
     except FlumengError:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 class LocalSpark:
-    """``announce`` is called before a start that takes seconds. With ``users_code`` Spark is not
-    shared with other commands: its Python workers never reload a changed module."""
+    """A Spark session, started by the first call; ``announce`` is called before a start that takes
+    seconds. With ``users_code`` Spark is not shared with other commands, since its Python workers
+    never reload a changed module."""
 
     def __init__(self, announce: Callable[[str], None], *, users_code: bool) -> None:
         self._announce = announce
@@ -32,7 +33,7 @@ class LocalSpark:
         self._lock = threading.Lock()
 
     def __call__(self) -> SparkSession:
-        """Raises as ``spark.start``."""
+        """Return the session; the first call starts it. Raises as ``spark.start``."""
         with self._lock:
             if self._session is None:
                 self._session = self._start()
@@ -76,7 +77,7 @@ class LocalSpark:
                 shutil.rmtree(self._directory, ignore_errors=True)
 
     def _give_back(self, *, stopped: bool) -> None:
-        """PySpark forgets the context and its JVM, which continue for the next command."""
+        """Detach PySpark from the kept JVM, which continues to run for the next command."""
         from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
         from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
 

@@ -23,7 +23,7 @@ from flumeng.platform.errors import FlumengError
 
 @dataclass(frozen=True)
 class Outcome:
-    """``place``: file and line of the case. ``error``: why it could not be run."""
+    """The result of a test case. ``place``: its file and line. ``error``: why it did not run."""
 
     file: str
     name: str
@@ -102,7 +102,7 @@ def _differences(
 
 
 def junit(outcomes: Sequence[Outcome], messages: dict[str, str]) -> str:
-    """One suite a file; ``messages``: of failed cases, by place."""
+    """Return JUnit XML with one suite per file. ``messages``: texts of failed cases, by place."""
     root = ET.Element("testsuites", _numbers(outcomes))
     for file, group in groupby(outcomes, key=lambda outcome: outcome.file):
         of_file = list(group)

@@ -1,4 +1,4 @@
-"""Reads lines from files and pipes at once when they arrive, in large pieces when possible."""
+"""Reads lines from files and pipes as soon as they arrive, in large pieces when possible."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ R = TypeVar("R")
 STANDARD_INPUT = Path("-")
 PIECE_BYTES = 4 << 20
 PIPE_BYTES = 1 << 20
-"""The largest size of a pipe for any user."""
+"""The size up to which every user may enlarge a pipe."""
 WAITING = 4
-"""Pieces queued between two threads."""
+"""Most pieces queued between two threads."""
 
 
 def lines(inputs: Sequence[Path], max_line_bytes: int, encoding: str = UTF_8) -> Iterator[Messages]:
-    """The lines of files, else of standard input, in UTF-8 without a byte order mark; those of a
-    pipe are not held back. Raises UserError for an unreadable file."""
+    """Yield the lines of files, or else of standard input, in UTF-8 without a byte order mark.
+    Lines of a pipe are yielded as they arrive. Raises UserError for an unreadable file."""
     for path in inputs or [STANDARD_INPUT]:
         try:
             with _opened(path) as descriptor:
@@ -76,8 +76,8 @@ class _End:
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same ``items``, prefetched by another thread; an error is raised in its turn. The thread
-    ends with the next item once no more are wanted, and does not keep the process alive."""
+    """Yield items that another thread prefetches; its errors are raised here. After the caller
+    stops the thread ends with the next item; it does not keep the process alive."""
     queue: Queue[T | _End] = Queue(WAITING)
     stopped = Event()
 
@@ -109,8 +109,8 @@ def ahead(items: Iterator[T]) -> Generator[T, None, None]:
 
 
 def in_order(work: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
-    """``work`` of each of the ``items`` by another thread, in order. An error is raised in its
-    turn. The process waits for the item in work only."""
+    """Yield the result of ``work`` for each item, computed by another thread, in order. An error is
+    raised in place of its result. The process's end waits only for the item in work."""
     pool = ThreadPoolExecutor(1, "in-order")
     try:
         for result in ahead(pool.submit(work, item) for item in items):

@@ -1,4 +1,4 @@
-"""Makes events of lines as a source would, but without attributes of a real sender or file."""
+"""Converts lines to events as a source would, but without attributes of a real sender or file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TRAILERS = {"syslog": b"\n\r\0", "kafka": b""}
 
 
 class ReceivedLines:
-    """``number``: the source of the flow. ``host``, ``attrs`` and ``ts`` (microseconds since 1970)
-    apply to all lines; default: those of the source, and now. ``filtered_by``: the flow whose
-    filters come before these, and do not run here."""
+    """Converts lines to events of the source ``number`` of a flow, with the source's host and
+    attributes unless others are given. ``ts``: in microseconds since 1970, by default now.
+    ``filtered_by``: the upstream flow whose filters would run first; they do not run here."""
 
     def __init__(
         self,
@@ -69,16 +69,15 @@ class ReceivedLines:
         self.schema = READ_SCHEMA if self._topics is None else _message_schema()
 
     def origin(self, host: str | None = None, attrs: Mapping[str, str] | None = None) -> Origin:
-        """The origin of events, with another host or further attributes."""
         attributes = tuple((self._attrs | dict(attrs or {})).items())
         return Origin(self._host if host is None else host, attributes, self._rules)
 
     def events(self, lines: Messages) -> list[pa.RecordBatch]:
-        """Whole lines, in ``schema``, without the empty ones that this source drops."""
+        """Return the events of whole lines, without empty lines that the source would drop."""
         return self._built(ReceivedBlock(lines.data, self._origin, self._now(), lines.bounds))
 
     def event(self, body: bytes, origin: Origin, ts: int | None = None) -> list[pa.RecordBatch]:
-        """One body, which may contain line ends."""
+        """Return the event of one body, which may contain line ends."""
         bounds = array("q", [0]), array("q", [len(body)])
         received = self._now() if ts is None else ts
         return self._built(ReceivedBlock(body, origin, received, bounds))

@@ -12,12 +12,12 @@ from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 
 OF_READERS = frozenset(READ_SCHEMA.names) - frozenset(EVENT_SCHEMA.names)
-"""Columns without meaning for an event of a dry run."""
+"""Columns that the reader of a journal adds; they mean nothing in a dry run."""
 SOURCE = "source"
 
 
 END = "@end"
-"""JSON's name of the branch that put out an event, or its mark as a dead letter."""
+"""The JSON key that names an event's branch, or marks the event as a dead letter."""
 
 
 def json_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
@@ -29,8 +29,8 @@ def json_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
 
 
 def text_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
-    """A line for each event: its ``end`` if given, time, host, and the other columns by name. The
-    body is shown while no filter has parsed it, or when parsing failed."""
+    """Return a line for each event: ``end`` if given, time, host, and the other columns by name.
+    The body is shown when no filter has parsed it, or when parsing failed."""
     parts = list(_parts(identity.strip(events)))
     if parts and end is not None:
         parts.insert(0, f"[{end}] ".encode())
@@ -70,7 +70,7 @@ def _parts(events: pa.RecordBatch) -> Iterator[pa.Array | bytes]:
 
 
 def _unread_bodies(events: pa.RecordBatch) -> pa.Array | None:
-    """The bodies of events with a ``parse_error``, null for others; None without any."""
+    """Return the bodies of events with a ``parse_error``, else null; None when no event has one."""
     if "attrs" not in events.schema.names or not _is_as_received(events, "attrs"):
         return None
     if not pc.any(pc.equal(events["attrs"].keys, PARSE_ERROR)).as_py():

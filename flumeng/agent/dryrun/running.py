@@ -1,5 +1,5 @@
-"""Tries a flow on lines: one thread reads and cuts them, one filters, the caller takes results.
-Several would filter more slowly: Arrow and numpy keep waiting for Python's lock."""
+"""Tries a flow on lines: one thread reads them, one filters, the caller takes results. More filter
+threads would be slower: Arrow and numpy keep waiting for Python's lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flumeng.events.attributes import parse_errors
 
 @dataclass
 class EventCounts:
-    """``out``: events that came out, of which ``parse_errors`` could not be parsed."""
+    """Event counts of a dry run. ``out``: events after the filters, also ``parse_errors``."""
 
     received: int = 0
     out: int = 0
@@ -52,7 +52,7 @@ def run(
 def first(
     received: ReceivedLines, inputs: Sequence[Path], events: int
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The first ``events`` events; reads no more than needed."""
+    """Yield the first ``events`` events, reading no more input than needed."""
     left = events
     for piece in _events(received, inputs):
         taken = []
@@ -75,7 +75,7 @@ def _events(received: ReceivedLines, inputs: Sequence[Path]) -> Iterator[list[pa
 def joined(
     pieces: Iterable[list[pa.RecordBatch]], multiline: Multiline | None, first: int = 0
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The multiline events of these lines, from the seq ``first`` on."""
+    """Yield lines joined to multiline events if configured. ``first``: seq of the first line."""
     if multiline is None:
         yield from pieces
         return

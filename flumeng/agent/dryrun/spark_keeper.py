@@ -1,9 +1,9 @@
 """Keeps a Spark context running between commands of one user, since its start dominates short runs.
 
-A *keeper* process holds the context; each command has its own session. It serves one command at a
-time, and only with equal code, Java, jars, environment and working directory, which Spark's Python
-workers inherit. It ends after five idle minutes, or when a command ends without reporting that it
-has stopped its jobs. Without XDG_RUNTIME_DIR each command starts a JVM.
+A *keeper* process holds the context; each command has its own session. A keeper serves one command
+at a time, and only with equal code, Java, jars, environment and working directory, which Spark's
+Python workers inherit. It ends after five idle minutes, or when a command ends without reporting
+that its jobs are stopped. Without XDG_RUNTIME_DIR each command starts a JVM.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
 PORT_VARIABLE, SECRET_VARIABLE = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 """PySpark connects to an existing JVM when these variables are set."""
 OPTIONS = SparkOptions(master="local[1]")
-"""One split at a time: events keep their order."""
+"""Options of the kept Spark: one task at a time, so that events keep their order."""
 SOCKET = "java.socket"
 IDLE_SECONDS = 300.0
 START_SECONDS = 120.0
 ANSWER_SECONDS = 1.0
-"""A keeper that serves another command refuses at once."""
+"""Longest wait for the keeper's answer; a keeper that serves another command refuses at once."""
 _NO_SETTING = frozenset({"_", "OLDPWD", "SHLVL", "COLUMNS", "LINES"})
-"""Variables that shells change from command to command."""
+"""Environment variables that shells change with each command; they are not compared."""
 _DONE = b"done\n"
 _MOST_BYTES = 4096
 _MOST_PATH_BYTES = 40
-"""Room for the names of Spark's Unix sockets."""
+"""Most bytes of the directory's path, so that the names of Spark's Unix sockets fit."""
 
 
 @dataclass
 class KeptJvm:
-    """A JVM for this process alone, until ``give_back``."""
+    """The keeper's JVM, reserved for this process until ``give_back``."""
 
     port: int
     secret: str
@@ -63,15 +63,15 @@ class KeptJvm:
         return {PORT_VARIABLE: str(self.port), SECRET_VARIABLE: self.secret}
 
     def give_back(self, *, stopped: bool) -> None:
-        """``stopped``: no job of this command runs in it any more."""
+        """Return the JVM to the keeper. ``stopped``: no job of this command runs in it any more."""
         with self.connection, suppress(OSError):
             if stopped:
                 self.connection.sendall(_DONE)
 
 
 def take(starting: Callable[[], object]) -> KeptJvm | None:
-    """The keeper's JVM; without a keeper, calls ``starting`` and starts one. None when it serves
-    another command or cannot be started."""
+    """Reserve the keeper's JVM; when no keeper runs, call ``starting`` and start one. None when it
+    serves another command or cannot be started."""
     directory = _directory()
     if directory is None:
         return None
@@ -104,7 +104,7 @@ def _directory() -> Path | None:
 
 
 def _setting() -> str:
-    """A hash of everything that a JVM and its Python workers inherit from the command."""
+    """Return a hash of everything that the JVM and its Python workers inherit from this command."""
     from flumeng.agent.collector import class_archive  # noqa: PLC0415  loads PySpark
 
     variables = {name: value for name, value in os.environ.items() if name not in _NO_SETTING}
@@ -115,7 +115,8 @@ def _setting() -> str:
 
 
 def _ask(directory: Path, setting: str) -> KeptJvm | None:
-    """None when there is no keeper. Raises OSError when it serves another command."""
+    """Ask a running keeper for its JVM. None when no keeper runs, or when it ends since its setting
+    differs. Raises OSError when it serves another command."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER_SECONDS)
@@ -219,7 +220,7 @@ class _Keeper:
 
 
 def _serve(listener: socket.socket, connection: socket.socket) -> bool:
-    """Waits until the command ends, refusing others. Returns whether it has stopped its Spark."""
+    """Wait until the command ends, refusing others. Returns whether it has stopped its jobs."""
     while True:
         ready, _, _ = select.select([listener, connection], [], [])
         if connection in ready:

@@ -1,4 +1,4 @@
-"""The steps of a flow behind which events can be shown, and a flow cut behind one of them."""
+"""The steps of a flow after which events can be shown, and the flow cut after one of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _END = (Component("sink", "noop", Noop()),)
 
 @dataclass(frozen=True)
 class Step:
-    """``place``: its name in messages; ``branch``: named with its parents; ``filters``: number of
-    filters of that branch up to here; ``name``: of the filter."""
+    """A point in a flow. ``place``: its name in messages. ``branch``: with its parents' names.
+    ``filters``: number of the branch's filters up to here. ``name``: of the filter, else empty."""
 
     place: str
     branch: str
@@ -31,7 +31,7 @@ class Step:
 
 
 def steps(spec: FlowSpec) -> Iterator[Step]:
-    """The sources, then each filter, each branch, and the sinks."""
+    """Yield the steps of a flow: the sources, then each filter, each branch, and the sinks."""
     yield Step(SOURCES, "", 0)
     for segment in spec.segments:
         if segment.name:
@@ -44,7 +44,8 @@ def steps(spec: FlowSpec) -> Iterator[Step]:
 
 
 def find(spec: FlowSpec, text: str) -> Step:
-    """Finds ``filters[2].parse``, or an unambiguous part: ``2``, ``parse``. Raises UserError."""
+    """Find a step by its place (``filters[2].parse``), or a filter by a number or name (``2``,
+    ``parse``). Raises UserError unless exactly one step matches."""
     all_steps = list(steps(spec))
     filters = [step for step in all_steps if step.name]
     same = [step for step in filters if text == step.place.removesuffix(f".{step.name}")]
@@ -64,7 +65,8 @@ def find(spec: FlowSpec, text: str) -> Step:
 
 
 def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
-    """The flow cut behind ``step``, with only events that match ``where``. Raises UserError."""
+    """Return the flow cut after ``step``, which passes only events that match ``where``. Raises
+    UserError when the condition does not fit the columns."""
     last = () if where is None else (Component("filter", "where", Where(where)),)
     names = step.branch.split("/") if step.branch else []
     filters, branches = _shortened(spec.filters, spec.branches, names, step.filters, last)
@@ -91,7 +93,7 @@ def _shortened(
     count: int,
     last: tuple[Component[FilterOptions], ...],
 ) -> tuple[tuple[Component[FilterOptions], ...], tuple[Branch, ...]]:
-    """Sibling branches stay, since an ``otherwise`` branch depends on them."""
+    """Cut the branch ``names``; siblings stay, since ``otherwise`` branches depend on them."""
     if not names:
         return (*filters[:count], *last), ()
     kept = []

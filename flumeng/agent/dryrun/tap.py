@@ -1,8 +1,6 @@
-"""Samples the newest events of a running flow from its journals.
-
-Nothing is acked or written; a server sends a bounded part of its new events once a second, and only
-while they are shown. Skipped events are counted.
-"""
+"""Samples the newest events of a running flow from its journals. Nothing is acked or written; a
+server sends a bounded part of its new events once a second, and only while they are shown. Skipped
+events are counted."""
 
 from __future__ import annotations
 
@@ -28,17 +26,17 @@ from flumeng.platform.errors import FlumengError, UserError
 from zkschema import paths
 
 BLOCK_EVENTS = 1000
-"""The newest of a journal, once a second."""
+"""Most events read from a journal in one second; the newest are read."""
 LOOK_SECONDS = 1.0
 CALL_SECONDS = 3.0
 MOST_SERVERS = 16
 WAITING = 2
-"""Blocks queued to be shown."""
+"""Most blocks queued to be shown."""
 STOP_SECONDS = 0.2
 
 
 def servers(store: Store, flow: str) -> list[str]:
-    """The addresses that serve journals of the flow. Raises UserError without any."""
+    """Return the addresses that serve the flow's journals. Raises UserError when there are none."""
     journals = [name for name in store.children(paths.journals()) if flow_of(name) == flow]
     addresses = Addresses(store)
     addresses.reread(journals)
@@ -50,15 +48,15 @@ def servers(store: Store, flow: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Lost:
-    """A server that failed, and is not asked again."""
+    """A server that failed and is not queried again."""
 
     address: str
     error: FlumengError
 
 
 class Tap:
-    """Reads from its creation until ``stop``, from at most MOST_SERVERS random ``addresses``.
-    ``came``: events journaled meanwhile, ``given``: events that ``blocks`` has yielded."""
+    """Reads a flow's new events from its creation until ``stop``, from at most MOST_SERVERS random
+    addresses. ``came``: events journaled meanwhile; ``given``: events yielded by ``blocks``."""
 
     def __init__(self, flow: str, addresses: Collection[str]) -> None:
         self._flow = flow
@@ -77,14 +75,14 @@ class Tap:
             thread.start()
 
     def stop(self) -> None:
-        """Waits for running calls, which end soon."""
+        """Stop reading and wait for the running calls, which end soon."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
 
     def blocks(self, seconds: float) -> Iterator[pa.RecordBatch | Lost]:
-        """Yields, for ``seconds``, consecutive events of one journal in READ_SCHEMA, and lost
-        servers. Raises the error of the last server."""
+        """Yield, for ``seconds``, blocks of consecutive events of one journal in READ_SCHEMA, and
+        servers that failed. Raises the last server's error once all have failed."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -132,7 +130,7 @@ class Tap:
             self._put(events)
 
     def _put(self, item: pa.RecordBatch | Lost) -> None:
-        """Blocks until there is room, so that nothing is read meanwhile."""
+        """Queue an item; blocks until there is room, so that nothing is read meanwhile."""
         while not self._stopped.is_set():
             try:
                 self._queue.put(item, timeout=STOP_SECONDS)
@@ -144,8 +142,8 @@ class Tap:
 def shown(
     tap: Tap, tree: FilterTree, multiline: Multiline | None, rate: int, seconds: float
 ) -> Iterator[Output | Lost]:
-    """The outputs of the filters, at most ``rate`` events a second; lines are joined within a
-    block. Raises as ``Tap.blocks`` and the filters."""
+    """Yield filtered events, at most ``rate`` a second, and servers that failed. Lines are joined
+    within a block only. Raises as ``Tap.blocks`` and the filters."""
     pace = Pace(rate)
     for block in tap.blocks(seconds):
         if isinstance(block, Lost):
@@ -161,7 +159,7 @@ def shown(
 
 
 class Pace:
-    """A rate limit of ``rate`` events a second, and in one burst."""
+    """A rate limit of ``rate`` events a second, which is also the largest burst."""
 
     def __init__(
         self,
@@ -176,7 +174,7 @@ class Pace:
         self._at = clock()
 
     def room(self) -> int:
-        """Number of events that may be shown now; waits until it is at least one."""
+        """Return how many events may be shown now; waits until it is at least one."""
         while True:
             now = self._clock()
             self._room = min(float(self._rate), self._room + (now - self._at) * self._rate)

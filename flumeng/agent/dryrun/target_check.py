@@ -1,7 +1,5 @@
-"""``python -m flumeng.agent.dryrun.target_check``: tries the targets of a flow for its node.
-
-Keeps libraries of sinks away from the node. Reads a flow's text, prints a JSON list of ``Tried``.
-"""
+"""``python -m flumeng.agent.dryrun.target_check``: tries the targets of a flow for its node. A
+process of its own keeps sinks' libraries out of the node. Prints a JSON list of ``Tried``."""
 
 from __future__ import annotations
 

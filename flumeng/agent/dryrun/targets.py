@@ -1,4 +1,4 @@
-"""Tries the targets of a flow from this host: its sinks, and sources that ask brokers."""
+"""Tries to reach the targets of a flow from this host: its sinks, and sources that ask brokers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TARGET_SECONDS = 10.0
 MOST_AT_ONCE = 16
 
 Require = Callable[[Component[Declared]], None]
-"""Raises UserError for a part of a flow that this host does not allow."""
+"""Called with a part of a flow; raises UserError when this host does not allow it."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """``kind`` is ``sink`` or ``source``; ``why`` is empty unless the state is ``failed``."""
+    """The result for one target, a ``sink`` or ``source``. ``why``: the error when it failed."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ def tried(
     require: Require = lambda _part: None,
     target_seconds: float = TARGET_SECONDS,
 ) -> Iterator[Tried]:
-    """Each sink, members of groups too, in the order of the file; then the sources with brokers."""
+    """Yield the result for each sink, in the order of the file, then for each Kafka source."""
     parts = [*spec.targets, *(part for part in spec.partitioned if part.name == "kafka")]
     for first in range(0, len(parts), MOST_AT_ONCE):
         trials = [_Trial(part) for part in parts[first : first + MOST_AT_ONCE]]
@@ -55,7 +55,7 @@ def tried(
 
 
 class _Trial:
-    """One part of a flow. A thread that still waits for its target is abandoned."""
+    """The attempt to reach one target. A thread that waits beyond the time limit is abandoned."""
 
     def __init__(self, part: Component[Declared]) -> None:
         self._part = part

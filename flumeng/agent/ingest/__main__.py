@@ -13,9 +13,9 @@ _MAPPED_FROM_BYTES = 32 << 20
 
 
 def keep_buffers() -> None:
-    """Configures memory allocation, before pyarrow is imported, for reused buffers of about 1 MiB.
-    Arrow's own allocator keeps 12 MB more of them than the C library. ``mallopt``, if there is one
-    (not in musl), makes the C library keep them too."""
+    """Configure memory allocation, before pyarrow is imported, for reused buffers of about 1 MiB.
+    Arrow's own allocator keeps 12 MB more than the C library. ``mallopt``, if there is one (not in
+    musl), makes the C library keep buffers too."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is not None:

@@ -9,7 +9,7 @@ GAP_SECONDS = 2.0
 
 
 class Held(NamedTuple):
-    """``by``: the reason of a current pause, of ``seconds``; ``total_seconds``: all pauses."""
+    """A flow's pause. ``by``: its reason, else empty. ``total_seconds``: of all its pauses."""
 
     by: str
     seconds: float
@@ -39,7 +39,7 @@ class BackPressure:
             self._until = now
 
     def held(self, now: float) -> Held:
-        """Thread-safe."""
+        """Return the current pause and the total of all pauses. Thread-safe."""
         reasons = list(self._reasons.values())
         if reasons:
             seconds = now - self._since

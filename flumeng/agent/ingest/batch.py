@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from flumeng.journal.log.contract import Encoded
 
 FRAME_BYTES = 1 << 20
-"""Most raw lines in a frame, unless one block has more: columns stay in the processor's cache."""
+"""Most bytes of raw lines in a frame, unless one block has more: they fit the CPU's cache."""
 
 BUILT_BYTES = 8 << 20
-"""Most uncompressed columns in a frame. Dictionaries do not pay: LZ4 removes most repetition."""
+"""Most bytes of uncompressed columns in a frame. LZ4 makes dictionaries unnecessary."""
 
 FRAME_STATES = 256
-"""Blocks with state in one frame: each names a file twice, by a path of up to 4 KiB."""
+"""Most blocks with source state in a frame: each names a file twice, by a path of up to 4 KiB."""
 
 Build = tuple[pa.RecordBatch, Mapping[str, object]]
 
 _UNFIT = (UserError, ValueError, OverflowError, MemoryError)
-"""Errors of events that cannot be encoded; all of Arrow's are among them."""
+"""Errors of events that cannot be encoded, including all of Arrow's errors."""
 
 _ROW_BYTES = 8 + 3 * 4
-"""The time of a row, and the ends of its body, host and attributes."""
+"""Bytes of a row without texts: its time, and the ends of its body, host and attributes."""
 
 _ABSENT = -1
 
 
 class Counts(NamedTuple):
-    """The number of events in a block, of lines that were cut, and of bytes cut off."""
+    """The numbers of events in a block, of truncated lines, and of bytes cut off."""
 
     block: ReceivedBlock
     events: int
@@ -69,8 +69,8 @@ def encode(
     on_unfit: Callable[[ReceivedBlock, Exception], None],
     make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
 ) -> Iterator[Encoded]:
-    """Yields the encoded frames of these blocks, in order. ``on_count`` is called for each block
-    before its frame is yielded. An unencodable block goes to ``on_unfit`` and is in no frame."""
+    """Encode blocks to frames, yielded in order. ``on_count`` is called for each block before its
+    frame is yielded. A block that cannot be encoded is passed to ``on_unfit`` and left out."""
     for group in _groups(blocks):
         yield from _encoded(group, on_count, on_unfit, make)
 
@@ -98,7 +98,7 @@ def _encoded(
 
 
 def build(blocks: Sequence[ReceivedBlock], on_count: Callable[[Counts], None]) -> Iterator[Build]:
-    """Yields the batches of these blocks, in order, each with its source state. ``on_count`` is
+    """Yield the record batches of the blocks, in order, each with its source state. ``on_count`` is
     called for each block before its batch is yielded."""
     for group in _groups(blocks):
         yield from _frames(group, on_count)
@@ -119,8 +119,8 @@ def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
 
 
 def _frames(group: list[ReceivedBlock], on_count: Callable[[Counts], None]) -> Iterator[Build]:
-    """Halves a group too large for a frame. A single block is cut into several frames, unless it
-    has state, which goes with all of its lines."""
+    """Yield the batches of a group of blocks, halving a group too large for a frame. A single block
+    is cut into several frames, unless it has source state, which stays with all of its lines."""
     data = b"".join([block.data for block in group])
     lines = find_lines(data, group)
     rows = len(lines.starts)
@@ -188,7 +188,7 @@ def _to_batch(
 
 
 def _places(blocks: Iterable[ReceivedBlock]) -> list[int]:
-    """Start of each block in the joined bytes, and the end of the last one."""
+    """Return the start of each block in the joined bytes, and the end of the last one."""
     return list(accumulate((len(block.data) for block in blocks), initial=0))
 
 
@@ -204,7 +204,7 @@ def _bodies(data: bytes, lines: Lines, group: list[ReceivedBlock]) -> bytes:
 def _runs(
     group: list[ReceivedBlock], places: Indices, counts: Indices, lines: Lines
 ) -> Iterator[Run]:
-    """A run for each block, and for each line that was cut."""
+    """Yield a run of rows for each block, and a separate one for each truncated line."""
     cut = np.flatnonzero(lines.cut_bytes).tolist()
     stop = 0
     for block, position, count in zip(group, places.tolist(), counts.tolist(), strict=False):
@@ -226,7 +226,7 @@ def _runs(
 
 
 def _attributes(runs: list[Run]) -> pa.Array:
-    """Names and values lie row after row in two arrays."""
+    """Return the map column of attributes; names and values lie row after row in two arrays."""
     width = max(len(run.attrs) for run in runs)
     counts = [run.rows for run in runs]
     name_lengths, value_lengths = (

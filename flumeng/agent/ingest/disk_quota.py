@@ -10,11 +10,12 @@ from flumeng.journal.log.limits import Room, no_limit
 
 FEW_JOURNALS = 100
 COUNT_SHARE = 0.05
-"""Most of the time spent on adding up many journals."""
+"""Largest share of the time spent on adding up the sizes of many journals."""
 
 
 class DiskQuota:
-    """Asked for each frame, by any thread; many journals are not added up each time."""
+    """The disk space left for a worker's journals. Any thread asks for it before each frame, so the
+    sum over many journals is cached."""
 
     def __init__(
         self,

@@ -1,8 +1,6 @@
-"""One flow in this worker: reconciles its journal and sources with its task.
-
-Sources with unchanged options keep running, and the journal stays open over changes of the spec.
-Failures are retried, and affect no other flow.
-"""
+"""One flow in this worker: reconciles its journal and sources with its task. Sources with unchanged
+options keep running, and the journal stays open when the spec changes. Failures are retried, and
+affect no other flow."""
 
 from __future__ import annotations
 
@@ -42,22 +40,23 @@ JOURNAL, CHOKE = "journal", "choke"
 
 
 class FlowJournal(Protocol):
-    """Belongs to the flow from ``take`` to ``give_back``."""
+    """A journal that only one flow appends to, from ``take`` to ``give_back``."""
 
     @property
     def appendable(self) -> Appendable[Any]: ...
 
     def fits(self, spec: FlowSpec) -> bool:
-        """Whether it suits a flow with this ``spec``; then it adopts its limits."""
+        """Return whether the journal suits this ``spec``; if so, adopt the limits of the spec."""
 
     def give_back(self, acked: int, *, failed: bool) -> None:
-        """Called after the last append. A ``failed`` journal is reopened when it is next taken."""
+        """Release the journal after the last append; a ``failed`` one is reopened later."""
 
 
 def take(
     store: JournalStore, flow: str, spec: FlowSpec, policy: Policy = UNRESTRICTED
 ) -> FlowJournal:
-    """Raises CorruptError, UnavailableError, UserError, OSError."""
+    """Return the flow's journal, in Kafka or on this node. Raises CorruptError, UnavailableError,
+    UserError, OSError."""
     if spec.journal.kafka is not None:
         part = Component("journal", "kafka", spec.journal.kafka)
         policy.require(part)
@@ -126,12 +125,12 @@ class Task:
 
 
 class FlowRunner:
-    """Runs until ``want(None)`` is carried out; then ``finished`` is done and the journal given
-    back.
+    """Runs a flow's task until ``want(None)`` is carried out; then the journal is released and
+    ``finished`` is done.
 
-    ``changed`` is called when ``status`` may differ, ``awaits`` when ``awaited`` does. ``counted``:
-    replaced, never changed, for other threads. ``acked`` gives the last ack of a journal, perhaps
-    from before this runner.
+    ``changed`` is called when ``status`` may differ, ``awaits`` when ``awaited`` may. ``counted``:
+    counters by source type; the list is replaced, never changed, since other threads read it.
+    ``acked`` returns the last ack of a journal, perhaps from before this runner.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class FlowRunner:
         self.finished = asyncio.create_task(self._run())
 
     def want(self, task: Task | None) -> None:
-        """Sets the task to run; None stops the sources and commits their received events."""
+        """Set the task to run; None stops the sources and commits their received events."""
         if task != self._assigned:
             self._assigned = task
             self._wake.set()
@@ -208,13 +207,13 @@ class FlowRunner:
         ]
 
     def limit(self, node_rate: float | None) -> None:
-        """Bytes per second that the whole node may receive of this flow."""
+        """Limit the bytes per second that the node may receive of this flow; None for no limit."""
         if node_rate != self._node_rate:
             self._node_rate = node_rate
             self._set_choke()
 
     def trim(self, journal: str, ack: int) -> bool:
-        """Drops acked events; False when that journal is not written here."""
+        """Drop acked events. Returns False when this flow does not append to that journal."""
         if self._appender is None or self._appender.journal.id != journal:
             return False
         self._appender.trim(ack)
@@ -222,7 +221,7 @@ class FlowRunner:
 
     @property
     def awaited(self) -> str | None:
-        """The journal whose delivery senders wait for."""
+        """The flow's journal when senders wait until its events are delivered, else None."""
         if self._appender is None or not self._deliveries.awaited:
             return None
         return self._appender.journal.id
@@ -250,7 +249,7 @@ class FlowRunner:
         await self._let_go()
 
     async def _apply(self, task: Task) -> None:
-        """A new epoch restarts all sources."""
+        """Reconcile the journal and sources with the task. A new epoch restarts all sources."""
         if self._failure is not None:
             raise self._failure
         spec = parse_flow(task.spec)
@@ -320,7 +319,7 @@ class FlowRunner:
             self._appender.when_settled(lambda: self._sum_up(sources))
 
     def _sum_up(self, sources: Sequence[SourceRunner]) -> None:
-        """Runs once all events that the stopped sources received are counted."""
+        """Add up the counters of stopped sources by type, once all their events are counted."""
         before = list(self._gone.values())
         for source in sources:
             kind = source.component.name
@@ -347,7 +346,7 @@ class FlowRunner:
         self._pressure.release(JOURNAL, self._now())
 
     def _set_choke(self) -> None:
-        """A flow with sources in all workers shares its rate among them."""
+        """Apply the rate limit; a flow with sources in all workers divides it among them."""
         rate = self._node_rate
         if rate is not None and any(spreads(source.component) for source in self._sources):
             rate /= self._group.size

@@ -31,12 +31,10 @@ class _Received(NamedTuple):
 
 
 class JournalAppender:
-    """Owns the journal until ``stop`` has returned. Used in the event loop.
-
-    ``on_pressure(True)`` asks for a pause; ``held_by`` says why the journal takes nothing, and is
-    empty when it is only behind. ``on_failed`` is called once: nothing submitted afterwards is
-    kept. ``acked``: passed to ``trim``, perhaps not carried out yet.
-    """
+    """Appends received blocks to a journal, which it owns until ``stop`` has returned. Not
+    thread-safe. ``on_pressure(True)`` asks for a pause. ``held_by``: why the journal accepts
+    nothing; empty when it is only slow. ``on_failed`` is called once: blocks submitted afterwards
+    are lost. ``acked``: the last ack passed to ``trim``, perhaps not applied yet."""
 
     def __init__(
         self,
@@ -84,11 +82,11 @@ class JournalAppender:
         self._commits.trim(ack)
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Calls back once everything submitted so far is durable, or never will be."""
+        """Call ``callback`` once all blocks submitted so far are durable or have failed."""
         self._commits.when_settled(lambda: self._in_loop(callback))
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Returns when everything submitted so far is durable. Raises JournalFailedError, and
+        """Wait until all blocks submitted so far are durable. Raises JournalFailedError, and
         UnavailableError after the timeout (the disk is full)."""
         settled = asyncio.Event()
         self.when_settled(settled.set)
@@ -99,7 +97,7 @@ class JournalAppender:
         self._commits.require_sound()
 
     async def stop(self) -> None:
-        """Commits submitted blocks; on a full disk the rest is dropped."""
+        """Commit the submitted blocks and stop; on a full disk the remaining blocks are dropped."""
         ended = asyncio.Event()
         self._commits.end(lambda: self._in_loop(ended.set))
         await ended.wait()
@@ -158,8 +156,8 @@ class JournalAppender:
             self._in_loop(_call, callbacks, end)
 
     def _set_pressure(self, pressure: bool) -> None:
-        """Must work at once from ``submit``: the event loop reads a connection many times before it
-        runs scheduled calls. A late call finds the newest value."""
+        """Report pressure in the event loop, from ``submit`` at once: the loop reads a connection
+        many times before it runs scheduled calls. A delayed call reports the newest value."""
         self._pressure = pressure
         if threading.get_ident() == self._loop_thread:
             self._pass_pressure_on()

@@ -1,8 +1,6 @@
-"""The journals of one worker, in ``journals/NUMBER``: some take events, others are only served.
-
-A damaged journal stays, and its flow gets no other: that would hide the damage, and tail sources
-would read everything again. The first worker also serves, closed, the journals of removed workers.
-"""
+"""The journals of one worker, in ``journals/NUMBER``: some accept events, others are only served. A
+damaged journal is kept, and its flow gets no new one: that would hide the damage, and tail sources
+would read everything again. The first worker also serves removed workers' journals."""
 
 from __future__ import annotations
 
@@ -39,21 +37,22 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 log = logging.getLogger(__name__)
 
 PREDECESSOR_SECONDS = 10.0
-"""How long another process that is ending may hold the journals."""
+"""How long to wait for an ending worker process that still has the journals open."""
 
 _RETRY_SECONDS = 0.1
 
 
 class Ended(NamedTuple):
-    """Another node ended a journal of ours at ``end``; ``gone``: its events are removed there."""
+    """Another node ended a local journal at seq ``end``. ``gone``: that node removed the events."""
 
     end: int
     gone: bool
 
 
 class JournalStore:
-    """Thread-safe; calls block. ``journals`` is replaced, never changed. A taken journal belongs to
-    its flow until it is given back. ``sources``: source state in no journal."""
+    """Opens, creates and removes a worker's journals. Thread-safe; calls block. ``journals`` is
+    replaced, never changed. Only the flow that took a journal appends to it. ``sources``: source
+    state outside the journals."""
 
     def __init__(
         self,
@@ -65,9 +64,8 @@ class JournalStore:
         *,
         replicas: Replicas | None = None,
     ) -> None:
-        """Opens all journals of this worker; ``opened`` is called after each. ``max_bytes`` bounds
-        the node's journals: workers have equal parts. Raises UserError for an unusable
-        directory."""
+        """Open this worker's journals; ``opened`` is called after each. ``max_bytes`` bounds the
+        node's journals; workers get equal parts. Raises UserError for an unusable directory."""
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
         self.disk = TimedDisk()
@@ -112,8 +110,8 @@ class JournalStore:
         limits: Limits | None = None,
         keyring: Keyring | None = None,
     ) -> Log:
-        """The open journal of a flow, or a new one with the last source state; one of another
-        durability or key is closed. Not for one flow twice at once.
+        """Return the flow's open journal, or a new one that starts with the last source state. A
+        journal of another durability or key is closed. Never called twice at once for one flow.
 
         Raises CorruptError while one of the flow's journals is damaged, KeyMissingError while one
         is unreadable, UnavailableError while the end of one is unknown, OSError, UserError.
@@ -153,7 +151,7 @@ class JournalStore:
             return journal
 
     def give_back(self, journal: Log, *, failed: bool = False) -> None:
-        """A ``failed`` journal is reopened when it is next taken."""
+        """Release a taken journal. A ``failed`` one is reopened when it is next taken."""
         with self._lock:
             self._taken.discard(journal.id)
             if failed:
@@ -165,7 +163,7 @@ class JournalStore:
             self._give_up(journal.id)
 
     def close_of(self, flow: str) -> None:
-        """Closes the flow's journals that are not taken: its events go elsewhere."""
+        """Close the flow's journals that are not taken, since its events now go elsewhere."""
         with self._lock:
             for name, journal in self.journals.items():
                 own = flow_of(name) == flow and self._is_own(journal)
@@ -173,7 +171,7 @@ class JournalStore:
                     self._close(name)
 
     def close_all_but(self, flows: Collection[str]) -> None:
-        """Closes untaken journals of other flows, and those without a worker."""
+        """Close every journal that is not taken, except this worker's journals of ``flows``."""
         with self._lock:
             for name, journal in self.journals.items():
                 assigned = flow_of(name) in flows and self._is_own(journal)
@@ -191,8 +189,8 @@ class JournalStore:
             log.info("journal %s is closed at seq %d", name, end)
 
     def trim(self, name: str, ack: int) -> None:
-        """Trims a journal that is not taken. The node sends an ack once: an early one is kept until
-        the journal is taken or closed, when its retention is known."""
+        """Trim a journal that is not taken. The node sends an ack once: it is kept until the
+        journal's retention is known, when a flow takes it or it is closed."""
         with self._lock:
             if name in self._broken or name in self._taken:
                 self._early_acks[name] = ack
@@ -205,13 +203,13 @@ class JournalStore:
                 self._catch_up(journal)
 
     def _require_readable(self, flow: str, keyring: Keyring | None) -> None:
-        """Requires the keys of a flow's journals: else its further events would be lost too."""
+        """Set the keys of the flow's journals. Raises KeyMissingError when one is missing."""
         for name, journal in self.journals.items():
             if flow_of(name) == flow and name not in self._taken and not _is_replica(journal):
                 journal.cipher.use(keyring)
 
     def _prepare(self, journal: Log, limits: Limits | None) -> bool:
-        """False when it lacks events that readers saw."""
+        """Set limits and apply a kept ack. Returns False when events that readers saw are gone."""
         journal.limits = limits or Limits()
         journal.room = self._room.left
         self._limited.add(journal.id)
@@ -229,7 +227,7 @@ class JournalStore:
             journal.trim(min(ack, journal.safe) if older else ack)
 
     def remove(self, name: str) -> None:
-        """Deletes a closed journal, if it is there; keeps the source state of a flow's last one."""
+        """Delete a journal if it is closed; its source state is kept unless a later one is."""
         with self._lock:
             journal = self.journals.get(name)
             if journal is not None and journal.closed:
@@ -302,9 +300,9 @@ class JournalStore:
             self.journals = {**own, **led}
 
     def give_up_superseded(self, ended: Mapping[str, Ended]) -> None:
-        """Removes journals that another node has ended. Events only here were never acknowledged:
-        sources reread them. A journal that lacks events waits for them; a damaged one is kept as
-        evidence."""
+        """Remove the journals that another node has ended. Events that only this node has were
+        never acknowledged: sources reread them. A journal that lacks events waits for them; a
+        damaged one is kept as evidence."""
         with self._lock:
             self._ended = ended
             for name in ended:
@@ -325,7 +323,7 @@ class JournalStore:
             log.error("journal %s is not given up: %s", name, error)
 
     def _give_up_replica(self, name: str, ended: Ended) -> None:
-        """Raises CorruptError when the source state here is unusable."""
+        """Remove a replica that has all events. Raises CorruptError when its state is unusable."""
         if name in self._broken and is_replica(self._path(name)):
             self._reopen(name)
             self._broken.discard(name)
@@ -346,7 +344,7 @@ class JournalStore:
             raise CorruptError(journal.damaged)
 
     def _begin_anew(self, name: str, ended: Ended, error: CorruptError) -> None:
-        """Sets aside a damaged replica; a new one gets needed source state from the other node."""
+        """Set aside a damaged replica; a new one gets needed source state from the other node."""
         journal = self.journals.get(name)
         if journal is not None and journal.next_seq == ended.end:
             self._keep_state(journal)
@@ -371,7 +369,8 @@ class JournalStore:
         log.error("%s; another node has its events; it is kept as %s", why, aside)
 
     def _require_ended(self, flow: str) -> None:
-        """Sources continue at the end of the last journal, which only its leader knows."""
+        """Raise UnavailableError while the end of one of the flow's journals is unknown. Sources
+        continue at that end, which only the journal's leader knows."""
         for name, journal in self.journals.items():
             superseded = isinstance(journal, ReplicatedJournal) and journal.superseded
             if superseded and flow_of(name) == flow and self._is_own(journal):
@@ -385,8 +384,8 @@ class JournalStore:
                     )
 
     def _reopen(self, name: str) -> None:
-        """Reopens a failed journal, and closes it for appends if the disk lacks events that readers
-        saw (durability spill)."""
+        """Reopen a failed journal. It is closed for appends when the disk lacks events that readers
+        have seen (durability spill)."""
         failed = self.journals.get(name)
         self._open(name)
         journal = self.journals[name]
@@ -447,12 +446,12 @@ class JournalStore:
 
 
 def _is_replica(journal: Log) -> bool:
-    """Whether its source state may be another host's."""
+    """Return whether the journal's source state may be that of another host."""
     return isinstance(journal, ReplicatedJournal) and journal.closes
 
 
 def _had_state(path: Path) -> bool:
-    """Whether the journal holds source state, as far as it is readable."""
+    """Return whether the journal holds source state; True when it is unreadable."""
     try:
         inspection = inspect(path)
         return any(part.state or state_after(part, inspection.journal) for part in inspection.parts)

@@ -1,5 +1,5 @@
-"""Finds the keys of encrypted journals that are served here without a flow that opens them. The
-journal, or the text of a flow with waiting readers, names the place of the key."""
+"""Finds the keys of encrypted journals that are served but that no running flow opens. The
+reference of the key is in the journal, or in the text of a flow with waiting readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeySearch:
             self._texts = texts
 
     def search(self) -> bool:
-        """Looks for missing keys, as slow as secrets are; returns whether anything changed."""
+        """Try to resolve missing keys; secrets may be slow. Returns whether anything changed."""
         changed = False
         for name, journal in self._journals().items():
             cipher = journal.cipher

@@ -13,11 +13,11 @@ from flumeng.journal.log.group_commit import commit_threads
 
 ALIVE: Message = {"type": "alive"}
 HELD_SECONDS = 10.0
-"""A group without progress for so long, as in a sync, is reported; waiting for room is not."""
+"""A commit without progress for so long, as in a sync, is reported; waiting for room is not."""
 
 
 class Opening:
-    """Called after each opened journal; reports periodically."""
+    """Called after each opened journal; periodically reports that the worker is alive."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -30,7 +30,8 @@ class Opening:
 
 
 async def stay_alive(send: Callable[[Message], None]) -> None:
-    """Runs until cancelled. ``send`` has its own thread: the loop's may all wait for a disk."""
+    """Report periodically that the worker is alive, until cancelled. ``send`` has its own thread,
+    since all threads of the loop may wait for a disk."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1, "alive") as sender:
         while True:

@@ -118,7 +118,7 @@ def _of_sources(flow: str, counted: list[tuple[str, Counters]]) -> Iterator[Read
 
 
 def _waited_seconds(journal: Log, seq: int) -> float:
-    """Seconds that an event from before this process has waited."""
+    """Return how long an event from before this process has waited; 0 when it is unknown."""
     try:
         received = received_us(journal, seq)
     except (FlumengError, OSError):  # it was trimmed or closed meanwhile
@@ -132,7 +132,7 @@ def _free_bytes(path: Path) -> int:
 
 
 class LagClock:
-    """Used by one thread at a time."""
+    """The age of each journal's oldest unacked event, from samples. Not thread-safe."""
 
     def __init__(self) -> None:
         self._notes: dict[str, deque[tuple[int, float]]] = {}
@@ -150,7 +150,7 @@ class LagClock:
             self._notes[journal] = _halved(notes)
 
     def seconds(self, journal: str, acked: int, now: float) -> float:
-        """How long the event ``acked`` has waited, to within the time between notes."""
+        """Return how long the first unacked event has waited, to within the sampling interval."""
         notes = self._notes.get(journal, ())
         return next((max(0.0, now - at) for safe, at in notes if safe > acked), 0.0)
 
@@ -160,7 +160,7 @@ class LagClock:
 
 
 def _halved(notes: deque[tuple[int, float]]) -> deque[tuple[int, float]]:
-    """Merges neighbours, with the later end and the earlier time: a wait never appears shorter."""
+    """Merge neighbours into the later end and the earlier time: no wait appears shorter."""
     pairs = list(notes)
     return deque(
         (pairs[min(n + 1, len(pairs) - 1)][0], pairs[n][1]) for n in range(0, len(pairs), 2)

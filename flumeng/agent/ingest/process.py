@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.0005
 
 ENOUGH_FILES = 16_384
-"""Open files that the default number of connections of a source needs."""
+"""Open files needed by a source with the default number of connections."""
 
 STOP: Message = {"type": "stop"}
 
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 async def _serve(worker: Worker, parent: Parent) -> None:
-    """The parent's end, SIGTERM and SIGINT act as ``stop``."""
+    """Run the worker until ``stop``, the parent's end, SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[Message] = asyncio.Queue()
 

@@ -30,7 +30,7 @@ class _Refusal(NamedTuple):
 
 
 class RestoredJournals:
-    """Thread-safe."""
+    """Decides which journals may lack events that readers have seen. Thread-safe."""
 
     def __init__(self, journals: Callable[[], Mapping[str, Log]], replicas: Replicas) -> None:
         self._journals, self._replicas = journals, replicas
@@ -40,8 +40,8 @@ class RestoredJournals:
         self._closing: Mapping[str, ReplicatedJournal] = {}
 
     def tell(self, seen: Mapping[str, int | None], *, restored: bool) -> None:
-        """``seen``: the highest offset read of each journal at the node's start. ``restored``: the
-        directory is a copy or a backup."""
+        """Set the state at the node's start. ``seen``: the highest offset read of each journal,
+        None when unknown. ``restored``: the directory is a copy or a backup."""
         replicas = self._replicas.journals
         if restored and not self._restored:
             self._closing = {name: replica for name, replica in replicas.items() if replica.closes}
@@ -54,8 +54,8 @@ class RestoredJournals:
                 journal.older = refusal.why
 
     def refuses(self, journal: Log) -> bool:
-        """Whether a journal may lack events, and is closed therefore. Raises UnavailableError while
-        another replica may have them."""
+        """Return whether a journal may lack events; it is then closed for appends. Raises
+        UnavailableError while another replica may have the events."""
         refusal = self._refusal(journal)
         if refusal is None:
             return False
@@ -73,7 +73,8 @@ class RestoredJournals:
 
     @property
     def refused(self) -> Message:
-        """Refused journals for the node; a ``settled`` one no longer needs the restored mark."""
+        """The refused journals with reasons, as reported to the node. ``settled``: the mark of a
+        restored directory is no longer needed for this journal."""
         journals = self._journals()
         refusals = {
             name: {**refusal._asdict(), "settled": True}

@@ -29,10 +29,10 @@ RETRY_MOST_SECONDS = 30.0
 
 
 class SourceRunner:
-    """One source of a flow while its options stay the same. ``settled_state`` gives the flow's
-    source state once everything submitted is durable; ``note`` changes it beside the journal.
-    ``counters`` span all runs. ``changed``: after a change of ``running``, ``problem`` or
-    ``addresses``."""
+    """Runs one source of a flow while its options stay the same. ``settled_state`` returns the
+    flow's source state once submitted blocks are durable; ``note`` changes state outside the
+    journal. ``counters`` span all restarts. ``changed``: called after ``running``, ``problem`` or
+    ``addresses`` change."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SourceRunner:
         return self._source.problem if self._source else self._error
 
     def held(self, now: float, flow: Held) -> Held:
-        """The source's own reason for a pause, while its flow is not paused."""
+        """Return the pause that the source itself reports, else that of its ``flow``."""
         source = self._source
         if source is None or not source.held_by:
             return flow
@@ -102,7 +102,7 @@ class SourceRunner:
             self._source.resume()
 
     async def stop(self) -> None:
-        """Returns once the source has handed over everything."""
+        """Stop the source; returns once all events that it received are submitted."""
         self._stopping = True
         self._wake.set()
         await self._task
@@ -175,7 +175,7 @@ class PortClaims:
         self._held: list[socket.socket] = []
 
     async def take(self, options: Any) -> None:
-        """Raises UserError when another source has the port."""
+        """Claim the ports of the options. Raises UserError when another source has one."""
         for _, what in options.claims():
             protocol, address = what.split(" ")
             _, _, resolved = await resolve(address, protocol)

@@ -13,8 +13,8 @@ _GENERATION = "generation"
 
 
 class NotedState:
-    """State of a flow's sources beyond its journal, which takes none while it is full. One small
-    JSON file. Raises OSError, and CorruptError when it is damaged. Thread-safe."""
+    """A flow's source state outside its journal, which accepts none while it is full, in a small
+    JSON file. Raises OSError, and CorruptError when the file is damaged. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -27,7 +27,7 @@ class NotedState:
             return dict(self._state)
 
     def note(self, changes: Mapping[str, object], journaled: Container[str]) -> None:
-        """Durable when this returns. Drops keys with None, and the durable keys ``journaled``."""
+        """Write changes durably. Drops keys whose value is None, and those in ``journaled``."""
         with self._lock:
             state = {k: v for k, v in {**self._state, **changes}.items() if v is not None}
             state = {key: value for key, value in state.items() if key not in journaled}
@@ -37,9 +37,8 @@ class NotedState:
 
 
 class SourceStates:
-    """Kept states of one worker's flows, a JSON file each, so that a resumed flow rereads nothing.
-    Of several earlier journals of a flow the last one counts. ``flows`` is thread-safe; one thread
-    changes it. Raises OSError."""
+    """Keeps each flow's last source state as JSON, so that a resumed flow rereads nothing. Of a
+    flow's journals the last counts. ``flows`` is thread-safe; one thread writes. Raises OSError."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -51,21 +50,21 @@ class SourceStates:
         self._flows = frozenset(file.stem for file in directory.glob("*.json"))
 
     def flows(self) -> list[str]:
-        """Flows with kept state; touches no disk."""
+        """Return the flows with kept state, without disk access."""
         return sorted(self._flows)
 
     def noted(self, flow: str) -> NotedState:
-        """Raises CorruptError."""
+        """Return a flow's state outside its journal. Raises CorruptError for a damaged file."""
         return NotedState(self._notes / f"{flow}.json")
 
     def keep(self, flow: str, state: Mapping[str, object]) -> None:
-        """Keeps it unless a later one is kept. Raises CorruptError."""
+        """Keep the state unless a later one is kept. Raises CorruptError if that is damaged."""
         if state and _generation(state) >= _generation(self._of(flow)):
             write_durably(self._file(flow), json.dumps(dict(state)))
             self._flows |= {flow}
 
     def next(self, flow: str, earlier: Iterable[Mapping[str, object]]) -> dict[str, object]:
-        """The initial state of a new journal. Raises CorruptError."""
+        """Return the initial state of a new journal. Raises CorruptError for a damaged file."""
         last = max([*earlier, self._of(flow)], key=_generation)
         return {**last, _GENERATION: _generation(last) + 1} if last else {}
 
@@ -75,7 +74,7 @@ class SourceStates:
         (self._notes / f"{flow}.json").unlink(missing_ok=True)
 
     def _of(self, flow: str) -> Mapping[str, object]:
-        """Raises CorruptError: without the state everything would be reread."""
+        """Return the kept state. Raises CorruptError if damaged; else sources would reread all."""
         return read_object(self._file(flow)) if flow in self._flows else {}
 
     def _file(self, flow: str) -> Path:

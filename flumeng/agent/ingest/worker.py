@@ -43,7 +43,7 @@ STUCK_SECONDS = 30.0
 BLOCKING_CALLS = 16
 
 REPORT_SHARE = 0.05
-"""Most of the time spent on reports."""
+"""Largest share of the time spent on reports."""
 
 
 class Worker:
@@ -74,21 +74,21 @@ class Worker:
         self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
         self._acks: dict[str, int] = {}
-        """The last ack of each journal: the node sends it once, perhaps before the flow."""
+        """The last ack of each journal; the node sends it once, perhaps before the flow's task."""
         self._delivered: dict[str, int] = {}
-        """The flow's own acks of journals that others read too."""
+        """The acks of the flow itself, of journals that other flows read too."""
         self._quiet = False
         self._reconciling = False
         self._changed = asyncio.Event()
         self._awaits = asyncio.Event()
         self._reported: Message | None = None
         self._orders = OrderedWork(self._changed.set)
-        """Orders of the node to the journal store; it repeats pending ones."""
+        """The node's orders to the journal store, one at a time; the node repeats pending ones."""
         self.health = Health(STUCK_SECONDS)
         self.measures = Measures(lambda: self._flows, journal_store, self._acked)
 
     async def run(self, messages: asyncio.Queue[Message]) -> None:
-        """Runs until ``stop``; then everything accepted is durable."""
+        """Run until a ``stop`` message; on return all accepted events are durable."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
         server = JournalServer(
             *self._address,
@@ -127,7 +127,7 @@ class Worker:
         await asyncio.to_thread(self._journal_store.close)
 
     async def _tell_deliveries(self, messages: asyncio.Queue[Message]) -> None:
-        """Serves senders that still wait while the worker stops."""
+        """Pass on deliveries to senders that still wait while the worker stops."""
         while True:
             message = await messages.get()
             if message["type"] == "delivered":
@@ -166,7 +166,7 @@ class Worker:
     def _on_configure(
         self, tasks: Iterable[Mapping[str, Any]], chokes: Mapping[str, float]
     ) -> None:
-        """``chokes``: bytes per second for the whole node, by flow. Draining tasks do not run."""
+        """Set the tasks; draining ones do not run. ``chokes``: node's bytes per second by flow."""
         self._chokes = chokes
         self._tasks = {
             task["flow"]: Task(
@@ -178,7 +178,7 @@ class Worker:
         self._reconcile()
 
     def _acked(self, journal: Log) -> int:
-        """The flow's own ack of the journal, which keeps more for other readers. Thread-safe."""
+        """Return the flow's ack of the journal, which other readers may hold back. Thread-safe."""
         return max(journal.acked, self._delivered.get(journal.id, 0))
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:
@@ -199,7 +199,7 @@ class Worker:
                 log.error("%s", error)
 
     def _on_replicas(self, message: Message) -> None:
-        """Blocking."""
+        """Apply the memberships of replicated journals. Blocks."""
         self._replicas.set_memberships(message)
         self._key_search.set_texts(message["texts"])
         for name in message["unwanted"]:
@@ -212,7 +212,7 @@ class Worker:
             self._journal_store.close_all_but(frozenset(self._tasks))
 
     def _quiesce(self) -> asyncio.Future[list[None]]:
-        """Accepts nothing more and commits accepted events; the journals stay open."""
+        """Stop accepting events; the future is done once all are committed. Journals stay open."""
         self._quiet = True
         flows = list(self._flows.values())
         for flow in flows:
@@ -296,7 +296,7 @@ class Worker:
         return took
 
     def _counters(self) -> list[dict[str, Any]]:
-        """Called from threads of the server."""
+        """Return a row of counters for each source. Called from threads of the server."""
         return [
             {
                 "flow": name,
@@ -346,15 +346,15 @@ class Worker:
 
 
 def _end(journal: Log) -> dict[str, bool | int | None]:
-    """A replicated journal has not ended while replicas in sync lack events at its end: one of them
-    may lead next and end it earlier, and its sources would have gone too far."""
+    """Return whether and where the journal ended. A replicated one has not while in-sync replicas
+    lack events: one of them may lead next and end it earlier, and sources would skip events."""
     leads = isinstance(journal, ReplicatedJournal) and journal.leads
     ended = journal.closed and not (leads and journal.safe < journal.next_seq)
     return {"closed": ended, "end": journal.next_seq if ended else None}
 
 
 def _replica(journal: Log) -> dict[str, str | bool]:
-    """A damaged or older replica is to be led by another node."""
+    """Return the fields of a replicated journal. ``damaged``: another node should lead it."""
     if not isinstance(journal, ReplicatedJournal):
         return {}
     return {
@@ -371,7 +371,7 @@ def _describe(source: Component[SourceOptions]) -> str:
 
 
 class OrderedWork:
-    """Used in the event loop. ``done`` is called after each piece, failed or not."""
+    """Runs blocking calls one by one in threads. ``done`` is called after each, failed or not."""
 
     def __init__(self, done: Callable[[], None]) -> None:
         self._done = done

@@ -11,7 +11,7 @@ from flumeng.connectors.api.source import Source
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Worker ``number`` of ``size``. Sources that spread run in each, others in the first."""
+    """Worker ``number`` of ``size``. Sources that spread run in all workers, others in worker 0."""
 
     number: int
     size: int

@@ -17,8 +17,8 @@ _WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed"
 
 
 class State(Enum):
-    """``HUNG``: killed after its limit. ``WAITING``: ended by itself; restarted after a
-    back-off."""
+    """The state of a child. ``HUNG``: killed after its time limit. ``WAITING``: ended by itself;
+    restarted after a back-off."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -30,7 +30,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds of silence before a child counts as hung: until ready, running, and while held."""
+    """Seconds of silence after which a child counts as hung: while it starts, runs, or is held."""
 
     start_seconds: float = 120.0
     silent_seconds: float = 20.0
@@ -43,10 +43,11 @@ UNLIMITED = Limits(inf, inf, inf)
 
 @dataclass
 class Child:
-    """``sent``, ``answered``: the last configuration sent, and that of the last report. ``kill_at``
-    counts while STOPPING or HUNG. ``heard_at``: its last ``alive``; ``held``: its reason for
-    waiting since ``held_at``. ``trouble``: why it ended last, until it is ready again.
-    ``suspects``: flows whose jobs run one at a time. ``awaited``: journal -> the last ack sent."""
+    """The state of a child process. ``sent``, ``answered``: numbers of the last configuration sent
+    and reported. ``kill_at``: the time limit while STOPPING or HUNG. ``heard_at``: its last
+    ``alive``; ``held``: its reason for waiting since ``held_at``. ``trouble``: why it last ended,
+    until ready. ``suspects``: flows whose jobs run one at a time. ``awaited``: the last ack sent,
+    by journal."""
 
     name: str
     state: State = State.ABSENT
@@ -82,7 +83,7 @@ class Child:
         return number_of(self.name)
 
     def hang(self, now: float, limits: Limits) -> str:
-        """The reason to kill the child; empty without one."""
+        """Return the reason to kill the child, or ""."""
         silent = now - self.heard_at
         if self.state is State.STARTING and silent > limits.start_seconds:
             return f"hung: not ready after {limits.start_seconds:g} s"
@@ -93,7 +94,7 @@ class Child:
         return ""
 
     def be_patient(self, seconds: float) -> None:
-        """Discounts seconds in which the node itself stood still."""
+        """Add seconds in which the node itself was paused to the child's deadlines."""
         self.heard_at += seconds
         self.held_at += seconds
 
@@ -120,7 +121,7 @@ def number_of(child: str) -> int:
 
 
 def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dict[str, TaskStatus]:
-    """The status of each assigned or running task; of several children the worst one counts."""
+    """Return the status of each assigned or running task: of several children's, the worst."""
     reported: dict[str, list[TaskStatus]] = {}
     number: dict[str, int] = {}
     trouble: dict[str, str] = {}
@@ -157,7 +158,7 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
 
 
 def unreadable(statuses: Mapping[str, TaskStatus], assigned: Assigned) -> dict[str, TaskStatus]:
-    """Tasks whose flow text cannot be read, as failed."""
+    """Return the tasks whose flow text cannot be read, with the state failed."""
     return {
         key: replace(statuses[key], state="failed", error=why)
         for task in assigned.assignment.tasks
@@ -169,7 +170,7 @@ def unreadable(statuses: Mapping[str, TaskStatus], assigned: Assigned) -> dict[s
 def set_aside(
     states: Mapping[str, TaskStatus], assigned: Iterable[AssignedTask], suspects: CrashSuspects
 ) -> dict[str, TaskStatus]:
-    """Tasks of flows that crash the collector, as failed."""
+    """Return the tasks of flows that crash the collector, with the state failed."""
     return {
         key: replace(states[key], state="failed", error=why)
         for task in assigned

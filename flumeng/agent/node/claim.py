@@ -3,12 +3,12 @@
 Each process writes a claim (a number higher than all before, and a random token) to its disk, then
 to ``/nodes/N`` by compare-and-set.
 
-1. A directory whose claim is behind that of ``/nodes/N``, or has the same number with another
-   token, is a copy or a backup.
-2. A directory whose claim is ahead belongs to a process that ended between its two writes, or
-   ZooKeeper was restored from an older export: it continues.
-3. A process that finds another claim in ``/nodes/N`` that is not behind its own has lost the name
-   and stops.
+1. A directory whose claim has a lower number than that of ``/nodes/N``, or the same number with
+   another token, is a copy or a backup.
+2. A directory whose claim has a higher number belongs to a process that ended between its two
+   writes, or ZooKeeper was restored from an older export: it continues.
+3. A process that finds another claim in ``/nodes/N``, whose number is not lower than its own, has
+   lost the name and stops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Claim:
-    """``number`` 0: no claim yet."""
+    """A process's claim on its node's name. ``number`` 0: none yet."""
 
     number: int = 0
     token: str = ""
@@ -31,7 +31,7 @@ class SupplantedError(UserError):
 
 
 def next_claim(disk: Claim, saved: Claim, token: str) -> Claim:
-    """The claim after ``saved`` in ``/nodes/N``. Raises SupplantedError for a copy."""
+    """Return a claim above that of ``/nodes/N``. Raises SupplantedError for a copied directory."""
     if disk.number < saved.number or (disk.number == saved.number and disk.token != saved.token):
         raise SupplantedError(
             f"this data directory is a copy or a backup: its last start of the node has number "
@@ -42,7 +42,8 @@ def next_claim(disk: Claim, saved: Claim, token: str) -> Claim:
 
 
 def require_own(own: Claim, saved: Claim) -> bool:
-    """False when the claim in ``/nodes/N`` is behind. Raises SupplantedError for a foreign one."""
+    """Return whether ``/nodes/N`` has this process's claim; False when it has an older one. Raises
+    SupplantedError when another process has claimed the name since."""
     if own == saved:
         return True
     if saved.number >= own.number:

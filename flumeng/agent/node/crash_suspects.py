@@ -19,7 +19,7 @@ WINDOW_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class End:
-    """An end of the collector, caused by one of ``flows``."""
+    """A crash of the collector, caused by one of ``flows``."""
 
     at: float
     flows: frozenset[str]
@@ -27,7 +27,7 @@ class End:
 
 @dataclass(frozen=True)
 class Aside:
-    """The tasks of a flow up to this revision and epoch are set aside."""
+    """A flow whose tasks up to this revision and epoch are not run on this node."""
 
     revision: int
     epoch: int
@@ -40,7 +40,7 @@ class CrashSuspects:
     aside: Mapping[str, Aside] = field(default_factory=dict)
 
     def at(self, now: float) -> frozenset[str]:
-        """The flows whose jobs run one at a time."""
+        """Return the flows whose jobs run one at a time."""
         return frozenset(
             flow for end in self._recent(now) for flow in end.flows if flow not in self.aside
         )
@@ -48,7 +48,7 @@ class CrashSuspects:
     def after_end(
         self, now: float, running: Collection[str], tasks: Iterable[AssignedTask], how: str
     ) -> CrashSuspects:
-        """The suspects after the collector ended while jobs of ``running`` ran."""
+        """Return the suspects after the collector ended while jobs of the flows ``running`` ran."""
         if not running:
             return self
         flows = frozenset(running) & self.at(now) or frozenset(running)

@@ -58,17 +58,17 @@ LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
 RETRY_SECONDS = 0.5
 HELD_SESSIONS = 3
-"""Session timeouts to wait for another live process of the same name."""
+"""How many session time-outs to wait for a live process of the same name to end."""
 CLAIM_RETRY_SECONDS = 0.05
 CLAIM_SECONDS = 3.0
 """Seconds that a start waits for ZooKeeper to confirm the claim."""
 NAMES = 5
 STUCK_SECONDS = 60.0
-"""A turn this long hangs: each call to ZooKeeper has a far lower limit."""
+"""A pass of the main loop this long hangs: calls to ZooKeeper have far lower limits."""
 
 
 class Node:
-    """``stop`` and ``hear`` are thread-safe. ``signers``: those of the policy file."""
+    """A node's main loop. ``stop`` and ``hear`` are thread-safe. ``signers``: from the policy."""
 
     def __init__(
         self,
@@ -138,8 +138,8 @@ class Node:
         store.on_session(self._on_session)
 
     def run(self) -> None:
-        """Runs until ``stop``, then until every child has ended. No child starts before the claim
-        on the name is confirmed, unless ZooKeeper is away."""
+        """Run until ``stop``, then until every child has ended. No child starts before the claim on
+        the name is confirmed, unless ZooKeeper is away."""
         began = self._clock()
         self.health.turned()
         while not (self._registered or self._stopping):
@@ -171,7 +171,7 @@ class Node:
         time.sleep(CLAIM_RETRY_SECONDS)
 
     def begin(self) -> None:
-        """Starts with the assignment on disk, with or without ZooKeeper."""
+        """Start with the assignment stored on disk, with or without ZooKeeper."""
         self._look_back()
         if not self._past.restored:
             self._mark_running()
@@ -180,7 +180,7 @@ class Node:
             self._apply(self._kept)
 
     def _look_back(self) -> None:
-        """Reads the acks of the local journals; where one is unknown, a new journal is begun."""
+        """Read the acks of local journals. A journal whose ack is unknown accepts no events."""
         unknown = [name for name, offset in self._past.seen.items() if offset is None]
         try:
             if unknown and self._store.connected:
@@ -198,14 +198,14 @@ class Node:
             log.warning("copies of this data directory will not be detected: %s", error)
 
     def _settle_past(self) -> None:
-        """Removes the mark of a restored directory once no journal here can lack events."""
+        """Remove the mark of a restored directory once no local journal can lack events."""
         if self._past.restored and self._machine.has_settled_past:
             self._past = replace(self._past, restored=False)
             self._mark_running()
             self._act(self._machine.handle(self._past))
 
     def turn(self) -> None:
-        """Handles all pending events, and publishes the result."""
+        """Handle all pending events and publish the result."""
         self._handle(self._next_event())
         for _ in range(self._events.qsize()):
             self._handle(self._next_event())
@@ -251,7 +251,7 @@ class Node:
                 self._exit = True
 
     def _kill(self, child: str, why: str) -> None:
-        """Repeated until the child ends, and logged once."""
+        """Kill a child. Called again until the child ends, and logged once."""
         if child not in self._killed:
             log.warning("%s is killed: %s", child, why)
         self._killed.add(child)
@@ -279,7 +279,7 @@ class Node:
             channel.child_started()
 
     def readings(self) -> Iterator[Reading]:
-        """Thread-safe."""
+        """Yield the node's metrics. Thread-safe."""
         for name, child in self._machine.children.items():
             yield table.CHILD_STARTS.of(child.starts, name)
             yield table.CHILD_HANGS.of(child.hangs, name)
@@ -303,8 +303,8 @@ class Node:
         self.hear(event)
 
     def _publish(self) -> None:
-        """Brings ZooKeeper in line; a failure is retried at a later turn. Journals come before the
-        status: a reader of an ended flow's status also finds its journals."""
+        """Bring ZooKeeper up to date; a failure is retried in a later pass. Journals are written
+        before the status: a reader of an ended flow's status also finds its journals."""
         if not self._store.connected:
             if self._held_since:
                 self._held_since = self._clock()
@@ -320,7 +320,7 @@ class Node:
         self._say(trouble or f"registered as {self._settings.name}")
 
     def _attempt_all(self) -> None:
-        """Writes nothing before ``_refresh`` has confirmed the name, but always passes acks on."""
+        """Do the work that is due. Nothing is written before the name is confirmed."""
         looks = self._clock() >= self._look_at or self._session != self._store.session
         if looks:
             self._attempt("report", self._refresh)
@@ -338,7 +338,7 @@ class Node:
             self._attempt("read delivered offsets", self._ask_for_deliveries)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Keeps one damaged record or refused write from stopping the other work."""
+        """Do ``work`` and record a failure: a bad record or refused write stops no other work."""
         trouble = ""
         try:
             work()
@@ -356,7 +356,8 @@ class Node:
         self.health.turned()
 
     def _wait_for_holder(self, error: HeldError) -> str:
-        """A left-over session ends by itself; if it does not, this directory is a copy."""
+        """Return the reason for waiting for the end of another session of this name. Raises
+        SupplantedError when that session does not end."""
         self._look_at = self._clock() + RETRY_SECONDS
         self._held_since = self._held_since or self._clock()
         if self._clock() - self._held_since > HELD_SESSIONS * self._settings.session_seconds:
@@ -402,8 +403,7 @@ class Node:
         return {"unknown flows": why}
 
     def _clear_up(self) -> None:
-        """Passes acks on to the workers and removes unneeded journals and state. Idle journals are
-        polled less often."""
+        """Send workers acks, remove unneeded journals and state; poll idle journals less often."""
         self._acks_at = self._clock() + ACKS_SECONDS
         local = self._machine.journals
         if local is None:
@@ -473,7 +473,7 @@ class Node:
         return names
 
     def _refresh(self) -> None:
-        """Confirms the name, reads the assignment. The timer comes first: no change is missed."""
+        """Confirm the name, read the assignment. The timer is set first, to miss no change."""
         self._look_at = self._clock() + LOOK_SECONDS
         self._session, self._is_ours = self._store.session, False
         generation = self._require_cluster()
@@ -499,7 +499,7 @@ class Node:
         self._remember(FLOWS, assigned, self._known[FLOWS].names | assigned)
 
     def _require_cluster(self) -> int:
-        """The generation of the tree. Raises UserError for another cluster."""
+        """Return the generation of ZooKeeper's tree. Raises UserError for another cluster."""
         schema = tree.require(self._store)
         self._home.belong_to(schema.cluster)
         return schema.generation
@@ -513,7 +513,7 @@ class Node:
         self._act(self._machine.handle(assigned))
 
     def _keep(self, assigned: events.Assigned) -> None:
-        """A failure is logged and retried at the next refresh."""
+        """Store the assignment on disk. A failure is logged and retried at the next refresh."""
         try:
             self._home.keep(assigned)
         except OSError as error:
@@ -537,7 +537,7 @@ class Node:
 
 
 def run(settings: Settings) -> None:
-    """Runs a node until SIGTERM or SIGINT; waits for ZooKeeper. Raises UserError when the data
+    """Run a node until SIGTERM or SIGINT; waits for ZooKeeper. Raises UserError when the data
     directory, the name or the policy file cannot be used."""
     if not names.is_node(settings.name):
         raise UserError(

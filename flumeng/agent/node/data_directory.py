@@ -1,4 +1,4 @@
-"""The node's data directory: one process at a time, an identity, the last assignment."""
+"""The node's data directory: its lock, the node's identity, and the last assignment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECONDS = struct.Struct("=q")
 
 
 def birth_time(descriptor: int) -> int | None:
-    """Whole seconds since the epoch; None where it is not available."""
+    """Return the file's creation time in whole seconds since 1970; None if the system has none."""
     statx = getattr(ctypes.CDLL(None), "statx", None)
     if statx is None:
         return None
@@ -72,7 +72,7 @@ class KnownNames:
     def after(
         self, generation: int, present: Collection[str], local: Collection[str]
     ) -> KnownNames:
-        """The names after ``present`` were seen, limited to ``local`` ones."""
+        """Return the names with those ``present`` in this tree added, limited to ``local`` ones."""
         before = self.names if generation == self.generation else frozenset()
         return KnownNames(generation, (before | frozenset(present)) & frozenset(local))
 
@@ -81,8 +81,8 @@ class KnownNames:
 
 
 class DataDirectory:
-    """``problems``: unusable file -> why. Raises UserError when ``path`` cannot be written, belongs
-    to another user, or is in use."""
+    """The node's directory and its lock. ``problems``: reasons by unusable file. Raises UserError
+    when ``path`` cannot be written, belongs to another user, or is in use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,31 +111,31 @@ class DataDirectory:
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is a copy of a running node's directory."""
+        """Whether the directory is a copy of a running node's directory."""
         return self._run_mark.is_foreign
 
     def mark_running(self) -> None:
-        """Marks the directory, so that a copy is recognised. Raises OSError."""
+        """Mark the directory, so that a copy is recognised. Raises OSError."""
         self._run_mark.set()
 
     def mark_ended(self) -> None:
-        """Removes the mark once all children have ended. Raises OSError."""
+        """Remove the mark once all children have ended. Raises OSError."""
         self._run_mark.clear()
 
     def journals(self) -> list[str]:
-        """Local journals, without replicas of other nodes' journals."""
+        """Return the local journals, without replicas of other nodes' journals."""
         directories = (self.path / "journals").glob("*/*")
         return sorted(path.name for path in directories if is_journal(path.name))
 
     def identity(self) -> str:
-        """The node's UUID, created at the first start."""
+        """Return the node's UUID, which the first start creates."""
         file = self.path / "uuid"
         if not file.exists():
             write_durably(file, uuid.uuid4().hex)
         return file.read_text()
 
     def belong_to(self, cluster: str) -> None:
-        """Binds the directory to the first cluster it joined. Raises UserError for another one."""
+        """Bind the directory to the first cluster it joins. Raises UserError for another one."""
         file = self.path / "cluster"
         try:
             if not file.exists():
@@ -151,7 +151,7 @@ class DataDirectory:
             )
 
     def claim(self) -> Claim:
-        """Raises UserError when the file is damaged, UnavailableError when it is unreadable."""
+        """Return the last claim. Raises UserError for a damaged file, else UnavailableError."""
         file = self.path / CLAIM
         try:
             return _claim(json.loads(file.read_text()))
@@ -168,12 +168,12 @@ class DataDirectory:
             raise UnavailableError(f"cannot read {file}: {error.strerror}") from error
 
     def keep_claim(self, claim: Claim) -> None:
-        """Durable when this returns. Raises OSError."""
+        """Store the claim durably. Raises OSError."""
         document = {"number": claim.number, "token": claim.token}
         write_durably(self.path / CLAIM, json.dumps(document))
 
     def keep(self, assigned: Assigned) -> None:
-        """Stores the assignment, for a start while ZooKeeper is away."""
+        """Store the assignment, for a start while ZooKeeper is away."""
         document = {
             "version": assigned.version,
             "assignment": codec.text_of(assigned.assignment),
@@ -183,11 +183,11 @@ class DataDirectory:
         self.problems.pop(ASSIGNMENT, None)
 
     def kept(self) -> Assigned | None:
-        """The stored assignment; None when it is damaged."""
+        """Return the stored assignment; None when there is none or it is damaged."""
         return self._load(ASSIGNMENT, _parse_assignment)
 
     def keep_known(self, file: str, names: KnownNames) -> None:
-        """Stores which ``FLOWS`` or ``REPLICAS`` were seen. Raises OSError."""
+        """Store the known names of ``file``, FLOWS or REPLICAS. Raises OSError."""
         document = {"generation": names.generation, Path(file).stem: sorted(names.names)}
         write_durably(self.path / file, json.dumps(document))
         self.problems.pop(file, None)
@@ -196,7 +196,7 @@ class DataDirectory:
         return self._load(file, partial(_parse_names, Path(file).stem)) or KnownNames()
 
     def _load(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """Parses a file; a damaged one is renamed and listed in ``problems``."""
+        """Parse a file; None when absent or damaged. A damaged one is renamed and reported."""
         file = self.path / name
         try:
             return parse(json.loads(file.read_text()))
@@ -229,21 +229,21 @@ def _parse_names(kind: str, document: Any) -> KnownNames:
 
 
 class RunMark:
-    """``lock`` is the descriptor of the directory's lock file."""
+    """A file that marks the directory of a running node by its lock file's inode and birth time."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self._file = path / RUN_MARK
         self._lock = lock
         self.is_foreign = self._kept() not in ("", self._own(), self._by_change_time())
-        """Whether a node ran in another directory when this one was copied from it."""
+        """Whether this directory was copied while a node ran in the original."""
 
     def set(self) -> None:
-        """Durable when this returns. Raises OSError."""
+        """Write the mark durably. Raises OSError."""
         os.fsync(self._lock)
         write_durably(self._file, self._own())
 
     def clear(self) -> None:
-        """Raises OSError."""
+        """Remove the mark. Raises OSError."""
         self._file.unlink(missing_ok=True)
 
     def _own(self) -> str:
@@ -253,7 +253,7 @@ class RunMark:
         return f"{os.fstat(self._lock).st_ino} born {born}"
 
     def _by_change_time(self) -> str:
-        """The mark of older versions."""
+        """Return the mark that older versions wrote."""
         status = os.fstat(self._lock)
         return f"{status.st_ino} {int(status.st_ctime)}"  # some file systems keep whole seconds
 

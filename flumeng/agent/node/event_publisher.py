@@ -16,7 +16,7 @@ CAUSE_CHARACTERS = 200
 
 
 class EventPublisher:
-    """``clock``: that of the machine's steps; ``wall``: seconds since the epoch."""
+    """Publishes a node's steps. ``clock``: that of the machine; ``wall``: seconds since 1970."""
 
     def __init__(
         self, store: Store, node: str, clock: Callable[[], float], wall: Callable[[], float]
@@ -29,7 +29,7 @@ class EventPublisher:
         self._next = 0.0
 
     def tell(self, steps: Iterable[Step], *, at_once: bool = False) -> None:
-        """Writes new entries when due. After an error of the write, call it again."""
+        """Write new entries when due. After a failed write, the next call writes them."""
         fresh = [step for step in steps if step.number > self._published]
         if not fresh or (self._clock() < self._next and not at_once):
             return

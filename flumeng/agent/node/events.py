@@ -1,4 +1,4 @@
-"""Events of the node's machine, and the instructions it answers with."""
+"""Events of the node's state machine, and the instructions that it returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkschema.records import Assignment
 
 @dataclass(frozen=True)
 class Step:
-    """A state change of the node, a child or a task; ``seconds``: by the machine's clock."""
+    """A state change of the node, a child or a task, at ``seconds`` of the machine's clock."""
 
     number: int
     seconds: float
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Assigned:
-    """The assignment, with the text of each (flow, revision) in it, or why that is unreadable."""
+    """The assignment with the text of each (flow, revision), or the reason why it is unreadable."""
 
     version: int
     assignment: Assignment
@@ -44,7 +44,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """A child's process has ended; ``running``: flows with unfinished jobs of a collector."""
+    """A child's process has ended. ``running``: flows whose jobs the collector had not finished."""
 
     child: str
     code: int
@@ -53,13 +53,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passes: restarts after back-off, and hung children, are due."""
+    """Time has passed: restarts after a back-off and hung children may be due."""
 
 
 @dataclass(frozen=True)
 class Acked:
-    """``acks``: the lowest ack of all readers of a journal; ``delivered``: the flow's own where
-    higher. ``unneeded`` journals and the state of ``gone_flows`` may be removed."""
+    """The acks of journals. ``acks``: the lowest of all readers; ``delivered``: of the journal's
+    own flow where higher. ``unneeded`` journals and state of ``gone_flows`` may be removed."""
 
     acks: Mapping[str, int]
     unneeded: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Acked:
 
 @dataclass(frozen=True)
 class Delivered:
-    """The flow's own acks of awaited journals."""
+    """The acks of journals by their own flows, for waiting senders."""
 
     acks: Mapping[str, int]
 
@@ -83,8 +83,8 @@ class Replicas:
 
 @dataclass(frozen=True)
 class Past:
-    """The highest acked or decided offset of each local journal at the start; None: unknown.
-    ``restored``: the data directory is a copy of a running node's."""
+    """The highest acked or decided offset of each local journal at the node's start; None when
+    unknown. ``restored``: the data directory is a copy of a running node's."""
 
     seen: Mapping[str, int | None]
     restored: bool = False
@@ -92,7 +92,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Stop:
-    """Stops the node; the collector may drain for ``drain_seconds``."""
+    """Stop the node; the collector may drain for ``drain_seconds``."""
 
     drain_seconds: float
 
@@ -113,7 +113,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Kill:
-    """Kills a child that hangs or did not stop in time."""
+    """Kill a child that hangs or did not stop in time."""
 
     child: str
     why: str
@@ -121,7 +121,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Exit:
-    """All children have ended."""
+    """Exit, since all children have ended."""
 
 
 Instruction = Start | Tell | Kill | Exit

@@ -1,4 +1,4 @@
-"""A node's access to ZooKeeper: its writes fail once another process has its name."""
+"""A node's access to ZooKeeper, whose writes fail once another process has the node's name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ R = TypeVar("R", bound=Record)
 
 
 class FencedStore:
-    """Raises UnavailableError while ZooKeeper is away and ConflictError on a lost race, also for
-    each write after ``/nodes/N`` has changed. ``problems``: path -> why it cannot be read.
-    ``on_progress`` is called after each write: one turn of the node may make very many."""
+    """Writes to ZooKeeper while ``/nodes/N`` is unchanged. Raises ConflictError after a change or a
+    lost race, UnavailableError while ZooKeeper is away. ``problems``: why a path cannot be read.
+    ``on_progress`` is called after each write, since a node may make very many at once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -1,8 +1,6 @@
-"""The journal records in ZooKeeper that concern this node.
-
-A journal of this node is registered while a worker has it on disk. Memberships of replicated
-journals change by compare-and-set at the version that a worker knows.
-"""
+"""The journal records in ZooKeeper that concern this node. A journal of this node is registered
+while a worker has it on disk. Memberships of replicated journals change by compare-and-set at the
+version that a worker knows."""
 
 from __future__ import annotations
 
@@ -41,14 +39,14 @@ Records = Mapping[str, Versioned[Journal]]
 
 RECORD_SECONDS = 60.0
 ABANDONED_SECONDS = 600.0
-"""A record unreadable for so long belongs to a journal without a replica here."""
+"""A journal whose record is unreadable for so long has no replica on this node."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """``absent``: journals with a replica here and no record. ``led``: made by another node and led
-    by this one. ``lost``: led by this node without the replica. ``forgotten``: made by this node,
-    ended by another, and unneeded."""
+    """The state of replicated journals. ``absent``: those with a local replica and no record.
+    ``led``: made by another node, led by this one. ``lost``: led by this node, without a usable
+    local replica. ``forgotten``: made by this node, ended by another, and unneeded."""
 
     message: Message
     absent: Collection[str] = ()
@@ -58,16 +56,16 @@ class Scan:
 
 
 class JournalRegistry:
-    """Raises as ``FencedStore``. An unreadable record is set aside: its journal stays as it is.
-    ``leaderless``: path of a record -> why no node can lead that journal. ``_live``: node -> the
-    address of its first worker, empty without one, until its live znode changes."""
+    """Reads and writes journal records. A journal with an unreadable record is left as it is.
+    ``leaderless``: why no node can lead a journal, by path. ``_live``: the first worker's address
+    by node, or "", until the node's live znode changes. Raises as ``FencedStore``."""
 
     def __init__(
         self, znodes: FencedStore, me: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._znodes, self._me, self._clock = znodes, me, clock
         self.led: Collection[str] = ()
-        """Journals that other nodes made and this one leads."""
+        """Journals made by other nodes and led by this one."""
         self.leaderless: dict[str, str] = {}
         self._registered: dict[str, Versioned[Journal]] | None = None
         self._names: set[str] | None = None
@@ -81,9 +79,9 @@ class JournalRegistry:
         self._changed: SimpleQueue[str] = SimpleQueue()
 
     def enter(self, local: Mapping[str, Mapping[str, Any]]) -> None:
-        """Registers the ingest workers' journals, which collectors read from then on. A journal
-        registered under another name of the host follows its disk. While the node of that name is
-        live, one of the two disks is a copy, and the journal is set aside."""
+        """Register the ingest workers' journals, so that collectors read them. A journal registered
+        under another node's name is taken over, since it moved with its disk. While that node is
+        live, one of the two disks is a copy: the journal is reported and not registered."""
         registered = self._journals()
         leads = {name for name, journal in local.items() if journal.get("leads")}
         self._led_elsewhere -= leads
@@ -98,7 +96,7 @@ class JournalRegistry:
                 self._enter(name, journal, record)
 
     def _record(self, journal: Mapping[str, Any], recorded: Journal | None) -> Journal | None:
-        """Changes a replicated journal's record only when its primary ends it."""
+        """Return the record to write. Only the primary changes a replicated journal's record."""
         ended = {"closed": journal["closed"], "end": journal["end"]}
         if "replica" in journal and (recorded is not None or journal["closed"]):
             ends = journal["leads"] and journal["closed"]
@@ -155,8 +153,8 @@ class JournalRegistry:
         return self._journals()
 
     def acks(self, journals: Collection[str] | None = None) -> Acked:
-        """The lowest ack of all readers of these journals, or of all; and the unneeded journals,
-        which are closed and fully acked."""
+        """Return the lowest ack of all readers of these (default: all) journals, and the unneeded
+        journals: those closed and fully acked."""
         registered = self._journals()
         names = list(registered if journals is None else registered.keys() & journals)
         cursors = self._cursors({registered[name].value.flow for name in names})
@@ -193,8 +191,8 @@ class JournalRegistry:
         )
 
     def seen(self, journals: Collection[str]) -> dict[str, int | None]:
-        """The highest offset of each journal that a reader has acked or decided to read to; None
-        where that is unreadable. Raises UnavailableError."""
+        """Return the highest offset of each journal that a reader has acked or decided to read to;
+        None where that is unreadable. Raises UnavailableError."""
         names = sorted(name for name in journals if is_name(flow_of(name)))
         flows = {flow_of(name) for name in names}
         cursors = self._cursors(flows)
@@ -215,7 +213,7 @@ class JournalRegistry:
         return ends
 
     def _decided(self, flows: Collection[str]) -> Iterator[tuple[str, int]]:
-        """The ends of decided batches, where this node may read them."""
+        """Yield the ends of decided batches by journal, where this node may read them."""
         names = sorted(flows)
         try:
             listed = self._znodes.store.children_many([paths.intents(flow) for flow in names])
@@ -229,7 +227,7 @@ class JournalRegistry:
                     yield partition, end
 
     def delivered(self, journals: Collection[str]) -> Mapping[str, int]:
-        """The acks of the flows' own cursors, where they are readable."""
+        """Return the acks of the journals' own flows, where they are readable."""
         registered = self._journals()
         names = sorted(registered.keys() & journals)
         ack_paths = [paths.ack(registered[name].value.flow, CURSOR_MAIN, name) for name in names]
@@ -245,7 +243,7 @@ class JournalRegistry:
         }
 
     def deregister(self, journals: Iterable[str]) -> None:
-        """Removes records of removed journals; in a secured cluster marks them for the masters."""
+        """Remove records of removed journals; in a secured cluster, mark them for the masters."""
         registered = self._journals()
         for name in journals:
             record = registered[name]
@@ -263,7 +261,7 @@ class JournalRegistry:
             del registered[name]
 
     def forget(self, journals: Mapping[str, Versioned[Journal]]) -> None:
-        """Removes the records of our journals that another node has ended and removed."""
+        """Remove the records of this node's journals that another node has ended and removed."""
         for name, record in journals.items():
             try:
                 self._remove(name, record)
@@ -273,14 +271,14 @@ class JournalRegistry:
                 )
 
     def _remove(self, name: str, record: Versioned[Journal]) -> None:
-        """Removes a record and the ack of its flow. Raises ForbiddenError in a secured cluster."""
+        """Remove a record and its flow's ack. Raises ForbiddenError in a secured cluster."""
         ack = paths.ack(record.value.flow, CURSOR_MAIN, name)
         acked: list[Write] = [Remove(ack, ANY)] if self._znodes.store.exists(ack) else []
         self._znodes.commit([Remove(paths.journal(name), record.version), *acked])
 
     def _journals(self) -> dict[str, Versioned[Journal]]:
-        """Lists once a process and tree, then follows: only this node registers journals of its
-        name. So its reads do not grow with other nodes."""
+        """Return this node's records. They are listed once, then followed, since only this node
+        registers journals of its name. So the number of reads does not grow with other nodes."""
         if self._registered is None:
             if self._names is None:
                 listed = self._znodes.store.children(paths.journals())
@@ -312,12 +310,12 @@ class JournalRegistry:
         return readable
 
     def reread(self) -> None:
-        """Invalidates the cache: after a lost race, a new connection or a long time."""
+        """Invalidate the cache: after a lost race, a new connection or a long time."""
         self._registered = None
         self._led_elsewhere.clear()
 
     def forget_names(self) -> None:
-        """The tree is another one: lists the journals of this node there."""
+        """List this node's journals again, since ZooKeeper's tree is another one."""
         self._names = None
         self.reread()
 
@@ -330,8 +328,9 @@ class JournalRegistry:
         ids: Mapping[str, str],
         assigned: Mapping[str, int] = NOTHING,
     ) -> Scan:
-        """Looks at these journals and replicas. ``ids``: of usable replicas. Rereads a record when
-        ``assigned`` has another version, otherwise increasingly rarely. Raises UnavailableError."""
+        """Return the state of these journals and replicas. ``ids``: of usable replicas. A record is
+        reread when ``assigned`` has another version, otherwise less and less often. Raises
+        UnavailableError."""
         stored = set(replicas)
         records = self._read_records(sorted({*journals, *stored}), assigned)
         abandoned = self._abandoned(records, assigned)
@@ -384,9 +383,9 @@ class JournalRegistry:
         )
 
     def hand_over(self, name: str, record: Versioned[Journal], own: str) -> bool:
-        """Makes another replica in sync the primary of a journal whose replica here is unusable;
-        False without one. ``own``: the replica here when an operator chose this node. Raises
-        ConflictError, UnavailableError."""
+        """Make another in-sync replica the primary of a journal whose local replica is unusable.
+        Returns False when there is none. ``own``: the local replica, if an operator chose this
+        node. Raises ConflictError, UnavailableError."""
         path, membership = paths.journal(name), Membership.of(record.value)
         self._polls.soon([name])
         if membership.primary == f"{self._me}/" and own:
@@ -406,7 +405,8 @@ class JournalRegistry:
         return True
 
     def change(self, proposal: Message) -> None:
-        """Raises ConflictError for a changed record, UnavailableError for an unknown outcome."""
+        """Write a proposed membership. Raises ConflictError when the record has changed,
+        UnavailableError when the outcome is unknown."""
         path = paths.journal(str(proposal["journal"]))
         self._polls.soon([path.name])
         (record,) = self._znodes.store.read_each([path])
@@ -420,7 +420,7 @@ class JournalRegistry:
         records: Mapping[str, Versioned[Journal] | Unreadable | None],
         assigned: Mapping[str, int],
     ) -> set[str]:
-        """Journals without a replica here: a secured cluster hides their records from the node."""
+        """Return the journals without a local replica; a secured cluster hides their records."""
         now = self._clock()
         self._hidden_since = {
             name: self._hidden_since.get(name, now)
@@ -454,7 +454,7 @@ class JournalRegistry:
         return records
 
     def _addresses(self, nodes: set[str]) -> dict[str, str]:
-        """Addresses of first workers, which hold the replicas; reread after a watch has fired."""
+        """Return the addresses of first workers, which hold replicas; cached until they change."""
         for name in sorted(nodes - self._watched):
             self._znodes.store.watch(paths.live_node(name), partial(self._on_change, name))
             self._watched.add(name)

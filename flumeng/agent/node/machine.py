@@ -45,11 +45,11 @@ PAUSE_SECONDS = 1.0
 
 
 class FaultError(AssertionError):
-    """An event that is impossible in this state; carries the event log."""
+    """An event that is impossible in the current state; carries the event log."""
 
 
 class Machine:
-    """``changes`` grows whenever the node's reported state may differ."""
+    """The state machine of a node. ``changes`` grows when the node's reported state may differ."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Machine:
         self._replicas: Message | None = None
         self._past: events.Past | None = None
         self.proposals: dict[str, Message] = {}
-        """Requested membership changes of journals; the node takes each to carry it out."""
+        """Membership changes that workers request; the node removes each to apply it."""
         self._stopping: events.Stop | None = None
         self._suspects = CrashSuspects()
         self.changes = 0
@@ -81,7 +81,7 @@ class Machine:
         self._record("node", "start", "", "running")
 
     def handle(self, event: Event) -> list[Instruction]:
-        """The only entry point for events."""
+        """Handle an event and return the instructions. The only entry point for events."""
         self._discount_pause()
         last_step = self.story[-1].number
         instructions = self._handle(event)
@@ -168,7 +168,7 @@ class Machine:
 
     @property
     def _refused(self) -> Mapping[str, Mapping[str, Any]]:
-        """Journals that take no events, since readers may have seen later ones."""
+        """Journals that accept no events, since readers may have seen events that they lack."""
         return {name: refusal for child in self._ingest for name, refusal in child.refused.items()}
 
     @property
@@ -179,7 +179,7 @@ class Machine:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Addresses of the workers' journals; empty where a worker does not serve."""
+        """The addresses of the ingest workers; empty for a worker that does not serve."""
         return tuple(child.address for child in self._ingest)
 
     @property
@@ -196,7 +196,7 @@ class Machine:
 
     @property
     def journals(self) -> Mapping[str, Mapping[str, Any]] | None:
-        """Journals of the running workers by id; None before the first report."""
+        """The journals of running workers by id; None before the first report."""
         reports = [child.journals for child in self._ingest if child.journals is not None]
         return (
             {n: journal for report in reports for n, journal in report.items()} if reports else None
@@ -216,17 +216,17 @@ class Machine:
 
     @property
     def kept_flows(self) -> tuple[str, ...]:
-        """Flows with source state beside their journals."""
+        """The flows with source state outside their journals."""
         return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
 
     @property
     def replicas(self) -> Mapping[str, str]:
-        """Replicas of other nodes' journals: journal -> replica id, empty for an unusable one."""
+        """The ids of local replicas of other nodes' journals; "" for an unusable replica."""
         return {name: id_ for child in self._ingest for name, id_ in child.replicas.items()}
 
     @property
     def awaited(self) -> frozenset[str]:
-        """Journals with senders that wait for delivery."""
+        """The journals with senders that wait for delivery."""
         return frozenset(name for child in self._ingest for name in child.awaited)
 
     def check(self) -> None:
@@ -273,7 +273,7 @@ class Machine:
         return instructions
 
     def _tell_past(self, child: Child) -> list[Instruction]:
-        """Sent before the configuration: a worker appends to no older journal without it."""
+        """Return the message with the acks at the node's start; it precedes the configuration."""
         if self._past is None:
             return []
         workers = len(self._ingest)
@@ -307,7 +307,7 @@ class Machine:
         return instructions
 
     def _is_of(self, child: Child, journal: str) -> bool:
-        """Replicas of other nodes' journals lie with the first worker."""
+        """Return whether the child serves a journal; the first worker has other nodes' replicas."""
         return journal in child.replicas or worker_of(journal, len(self._ingest)) == child.number
 
     def _on_stop(self, event: events.Stop) -> list[Instruction]:
@@ -416,7 +416,7 @@ class Machine:
         return []
 
     def _watch(self, child: Child, _detail: object) -> list[Instruction]:
-        """Also sends a collector its suspects when these change."""
+        """Kill a hung child; otherwise send a collector its suspects when these change."""
         if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
             return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
         return self._kill_if_hung(child, None)
@@ -432,7 +432,7 @@ class Machine:
         return self._kill(child, why)
 
     def _kill_if_outdated(self, child: Child, _detail: object) -> list[Instruction]:
-        """A starting child reads no messages, and may be blocked by its old settings."""
+        """Kill a starting child with old settings, which may block it: it reads no messages yet."""
         if not self._outdated(child):
             return []
         child.state, child.trouble = State.HUNG, "ended, as its settings have changed"
@@ -470,7 +470,7 @@ class Machine:
         return [*self._start_if_needed(child, None), *self._finish()]
 
     def _stop_child(self, child: Child, _detail: object) -> list[Instruction]:
-        """The collector drains first; until then ingest only stops accepting."""
+        """Stop a child. The collector drains first; until then ingest only stops accepting."""
         assert self._stopping is not None
         if child.role == INGEST and self._alive(COLLECT):
             return [events.Tell(child.name, {"type": "quiesce"})]
@@ -493,7 +493,7 @@ class Machine:
         return []
 
     def _finish(self) -> list[Instruction]:
-        """While stopping: stops ingest after the collector, exits after the last child."""
+        """While stopping, stop ingest after the collector, and exit after the last child."""
         if self._stopping is None:
             return []
         serving = [child for child in self._ingest if child.state is State.RUNNING]
@@ -504,8 +504,8 @@ class Machine:
         return []
 
     def _needed(self, child: Child) -> bool:
-        """Ingest always runs, since it serves journals; without it discovery does, to answer
-        operators. Others run when they have tasks."""
+        """Return whether the child has to run. Ingest always does, since it serves journals;
+        without ingest discovery does, to answer operators. Others run when they have tasks."""
         asked = child.role == (INGEST if self._ingest else DISCOVER)
         return asked or bool(self._tasks(child))
 
@@ -558,7 +558,7 @@ class Machine:
 
 
 def _matters(event: Event) -> bool:
-    """Whether the event may change the node's reported state."""
+    """Return whether the event may change the node's reported state."""
     if isinstance(event, events.Reported):
         return event.message["type"] not in ("alive", "awaits", "proposal")
     return isinstance(event, events.Assigned | events.Ended)

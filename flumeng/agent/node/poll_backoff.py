@@ -18,7 +18,7 @@ class _Poll:
 
 class PollBackoff:
     """Polls a name a second after a change, then after twice the last wait, up to ``most_seconds``.
-    The longest waits end together, so that many polls are one request."""
+    The longest waits end at the same time, so that many polls are one request."""
 
     def __init__(self, clock: Callable[[], float], most_seconds: float = MOST_SECONDS) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class PollBackoff:
         self._polls: dict[str, _Poll] = {}
 
     def due(self, names: Collection[str]) -> list[str]:
-        """The ``names`` to poll now; others are forgotten."""
+        """Return the names to poll now; forgets all names that are not given."""
         now = self._clock()
         if len(self._polls) > len(names) or not self._polls.keys() <= set(names):
             self._polls = {name: poll for name, poll in self._polls.items() if name in names}

@@ -21,16 +21,14 @@ LINE_BYTES = 64 << 20
 """Longest message; the status of 100,000 journals has 15 MB."""
 
 LAST_WORDS_SECONDS = 1.0
-"""How long the output of an ended child is read if another process holds its pipe."""
+"""How long the output of an ended child is read while another process holds its pipe open."""
 
 
 class ChildProcess:
-    """``hear`` gets each message and at last one Ended, in order, from other threads.
-
-    The child has its own session, so Ctrl-C does not reach it; when it has ended or is killed, the
-    rest of that session is killed. It stops when the node dies, since its standard input ends.
-    Raises OSError or RuntimeError when no process or thread can be started.
-    """
+    """A child process. ``hear`` gets each message and finally one Ended, in order, in other
+    threads. It has its own session, so that Ctrl-C does not end it; after its end or kill all
+    processes of that session are killed. It stops when the node dies, since its standard input
+    ends. Raises OSError or RuntimeError when no process or thread can be started."""
 
     def __init__(
         self,
@@ -70,7 +68,7 @@ class ChildProcess:
         self._outbox.put(message)
 
     def kill(self) -> None:
-        """SIGKILL to all processes of the child's session; may be repeated."""
+        """Send SIGKILL to all processes of the child's session; may be repeated."""
         with self._reaping:
             if self._process.returncode is None:
                 _kill_session(self._process.pid)
@@ -86,7 +84,7 @@ class ChildProcess:
             pipe.close()
 
     def _follow(self, reader: threading.Thread) -> None:
-        """The child is not reaped before the kill, so its number cannot be reused."""
+        """Report the child's end. It is reaped after the kill, so that its number is not reused."""
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with self._reaping:
             _kill_session(self._process.pid)
@@ -129,7 +127,7 @@ class ChildProcess:
 
 
 def _kill_session(leader: int) -> None:
-    """SIGKILL to every process in the session of the unreaped ``leader``, also to new ones."""
+    """Send SIGKILL to every process in the session of the unreaped ``leader``, also to new ones."""
     killed: set[int] = set()
     while fresh := _session(leader) - killed:
         for pid in fresh:

@@ -34,11 +34,11 @@ URL_CHARACTERS = 1000
 
 
 class MessageError(ValueError):
-    """A malformed line."""
+    """A malformed message."""
 
 
 class Parent:
-    """The child's end of the two pipes. ``send`` is thread-safe."""
+    """The pipes from and to the parent process. ``send`` is thread-safe."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         self._incoming = incoming
@@ -47,7 +47,7 @@ class Parent:
 
     @classmethod
     def take_stdio(cls) -> Parent:
-        """Claims descriptors 0 and 1; later users get /dev/null and stderr."""
+        """Claim descriptors 0 and 1; other code then gets /dev/null and standard error."""
         incoming = os.fdopen(os.dup(0), "rb")
         outgoing = os.fdopen(os.dup(1), "wb", buffering=0)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -58,13 +58,13 @@ class Parent:
         return cls(incoming, outgoing)
 
     def messages(self) -> Iterator[Message]:
-        """Yields messages until the parent dies."""
+        """Yield messages until the parent dies."""
         for line in self._incoming:
             if line.endswith(b"\n"):
                 yield decode(line)
 
     def send(self, message: Message) -> None:
-        """A lost parent is noticed by ``messages``, not here."""
+        """Send a message; ignored when the parent has died, which ends ``messages``."""
         line = memoryview(encode(message))
         with self._sending:
             try:
@@ -79,7 +79,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Raises MessageError."""
+    """Return the JSON object in a line. Raises MessageError."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -90,7 +90,7 @@ def decode(line: bytes) -> Message:
 
 
 def from_child(line: bytes) -> Message:
-    """A child's message of a known type with valid fields. Raises MessageError."""
+    """Return a child's message after a check of its type and fields. Raises MessageError."""
     message = decode(line)
     kind = message.get("type")
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
@@ -171,4 +171,4 @@ SHAPES: Mapping[str, type[msgspec.Struct]] = {
     "awaits": Awaits,
     "proposal": Proposal,
 }
-"""The fields of each message; a child may send more."""
+"""The fields of each type of message; a child may send further ones."""

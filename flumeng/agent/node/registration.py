@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SessionProof:
-    """See ``LiveNode``; empty in an open cluster."""
+    """A signature of the session for ``LiveNode``; empty in a cluster without certificates."""
 
     certificates: str = ""
     signature: str = ""
@@ -56,7 +56,7 @@ class SessionProofs:
         self._made: tuple[Credentials, int, SessionProof] | None = None
 
     def of(self, session: int) -> SessionProof:
-        """Raises UserError while there has been no usable certificate."""
+        """Return the proof for a session. Raises UserError until a usable certificate was read."""
         if self._keystore is None:
             return SessionProof()
         try:
@@ -77,7 +77,7 @@ class SessionProofs:
 
 @dataclass(frozen=True)
 class Identity:
-    """``uuid``: that of the data directory."""
+    """The properties that a node registers. ``uuid``: that of its data directory."""
 
     name: str
     uuid: str
@@ -96,11 +96,11 @@ class Claims(Protocol):
 
 
 class HeldError(UnavailableError):
-    """Another process is live under the node's name; it may be one that has ended just now."""
+    """Another process, which may have just ended, is registered as live under the node's name."""
 
 
 class Registration:
-    """Raises as ``FencedStore``. With ``signers``, unsigned texts count as unreadable."""
+    """The node's znodes. With ``signers``, unsigned texts are unreadable. Raises as FencedStore."""
 
     def __init__(
         self,
@@ -128,12 +128,12 @@ class Registration:
         self._own: Claim | None = None
 
     def register(self) -> None:
-        """Ensures that ``/nodes/N`` exists and is ours. Zone, labels and capacity are those of the
-        first start until an operator changes them.
+        """Ensure that ``/nodes/N`` exists and has this node's claim. Zone, labels and capacity are
+        those of the first start until an operator changes them.
 
         Raises UserError when a host with another identity has the name (SupplantedError when this
         process had it before), CorruptError when the record is unreadable. Nothing may be written
-        after that: the znode of another host can have the version that ours had.
+        after that: the znode of another host can have the version that this node's had.
         """
         self._status = self._live = None
         path = paths.node(self._me.name)
@@ -180,7 +180,7 @@ class Registration:
             ) from error
 
     def _write_claim(self, path: ZPath[Node], node: Node, expect: Expected, claimed: Claim) -> None:
-        """First on disk, then in ZooKeeper; on a full disk with the last claim."""
+        """Write a claim to disk, then ZooKeeper. On a full disk the stored claim is used again."""
         claim = self._own
         if claim is None or claim != claimed:
             self._require_no_other_live()
@@ -194,7 +194,7 @@ class Registration:
         self.znodes.fence = (Check(path, self._store.write(path, node, expect)),)
 
     def _require_no_other_live(self) -> None:
-        """Ignores a znode of an ended process of this host. Raises HeldError."""
+        """Raise HeldError while another process of this name is live, unless ended on this host."""
         (live,) = self._store.read_each([paths.live_node(self._me.name)])
         if not isinstance(live, Versioned) or live.session == self._store.session:
             return
@@ -208,7 +208,7 @@ class Registration:
     def announce(
         self, addresses: tuple[str, ...], discovery: str = "", collector: str = ""
     ) -> None:
-        """Maintains the ephemeral znode of this session, in place of one of an earlier session."""
+        """Write the ephemeral znode of this session, replacing one of an earlier session."""
         old, session = self._live, self._store.session
         proof = self._proofs.of(session)
         published = (old.addresses, old.discovery, old.collector, old.signature) if old else ()
@@ -250,7 +250,7 @@ class Registration:
         self._live, self._session = live, session
 
     def assignment(self) -> Assigned | None:
-        """The assignment with its texts; None before the first one, and for an unreadable one."""
+        """Return the assignment with its texts; None when there is none yet or it is unreadable."""
         path = paths.assignment(self._me.name)
         try:
             assigned = read_assignment(self._store, self._me.name)
@@ -268,7 +268,7 @@ class Registration:
         return Assigned(assigned.version.number, assignment, dict(self._texts), unreadable)
 
     def _read_texts(self, assignment: Assignment) -> dict[tuple[str, int], str]:
-        """Reads new revisions, which never change; returns why others are unreadable."""
+        """Read the texts of new revisions, which never change. Returns why texts are unreadable."""
         named = {(task.flow, task.revision) for task in assignment.tasks}
         for flow, number in self._named - named:
             self.znodes.problems.pop(str(paths.revision(flow, str(number))), None)
@@ -290,7 +290,7 @@ class Registration:
         return unreadable
 
     def trusts(self, flow: str, revision: Revision) -> bool:
-        """Whether it is signed as the policy file requires."""
+        """Return whether a revision is signed as the policy file requires."""
         return not self._signers or is_signed(
             flow, revision.effective, revision.signature or "", self._signers
         )
@@ -315,6 +315,6 @@ class Registration:
         return [flow for flow, record in zip(possible, records, strict=True) if record is None]
 
     def reread(self) -> None:
-        """Invalidates the cache: after a lost race, a new connection or a long time."""
+        """Invalidate the cache: after a lost race, a new connection or a long time."""
         self._status = None
         self.journals.reread()

@@ -1,5 +1,5 @@
-"""Reconciles the workers' replicated journals with ZooKeeper, both ways. After an import of a tree
-without its record a replica stays, since it may be the last one."""
+"""Reconciles the workers' replicated journals with ZooKeeper, in both directions. A replica without
+a record in an imported tree is kept, since it may be the last one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ Trusts = Callable[[str, Revision], bool]
 
 
 class ReplicatedJournals:
-    """``remember(present, local)`` stores which records were seen in this tree. ``is_same_tree``:
-    whether ZooKeeper still has that tree; raises UserError for another cluster."""
+    """Exchanges the state of replicated journals between workers and ZooKeeper. ``remember(present,
+    local)`` stores which records were seen in this tree. ``is_same_tree`` returns whether ZooKeeper
+    still has that tree; raises UserError for another cluster."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class ReplicatedJournals:
         return {**self._registry.leaderless, "replicas without a record": why}
 
     def ask_for_changes(self) -> None:
-        """Makes the changes that workers request. Raises UnavailableError."""
+        """Apply the membership changes that workers request. Raises UnavailableError."""
         self.scan_soon()
         proposals, self._machine.proposals = self._machine.proposals, {}
         for journal, proposal in proposals.items():
@@ -80,8 +81,8 @@ class ReplicatedJournals:
                 log.info("journal %s: %s", journal, conflict)
 
     def scan(self, assigned: Mapping[str, int], tell: Callable[[Message], None]) -> Scan | None:
-        """Sends the workers the memberships and the unwanted replicas; None without journals here.
-        ``assigned``: versions of records, from the assignment. Raises UnavailableError."""
+        """Send workers the memberships and unwanted replicas; None when there are no local
+        journals. ``assigned``: record versions from the assignment. Raises UnavailableError."""
         self._at = self._clock() + LOOK_SECONDS
         local, replicas = self._machine.journals or {}, self._machine.replicas
         own = {name: journal["replica"] for name, journal in local.items() if "replica" in journal}
@@ -101,8 +102,8 @@ class ReplicatedJournals:
         return scan
 
     def settle(self, scan: Scan) -> None:
-        """Hands over journals without a replica here, and forgets those that other nodes have
-        ended. Raises ConflictError, UnavailableError."""
+        """Hand over journals without a usable local replica, and remove records of journals that
+        other nodes have ended. Raises ConflictError, UnavailableError."""
         local, usable = self._machine.journals or {}, self._usable
         self._registry.forget({n: j for n, j in scan.forgotten.items() if n not in local})
         unneeded = self._registry.acks(scan.lost.keys()).unneeded if scan.lost else ()
@@ -113,15 +114,14 @@ class ReplicatedJournals:
 
     @property
     def _usable(self) -> dict[str, str]:
-        """Journal -> the id of the sound replica here."""
         local = self._machine.journals or {}
         ids = dict(self._machine.replicas)
         ids.update((name, item["replica"]) for name, item in local.items() if "replica" in item)
         return {n: replica for n, replica in ids.items() if not local.get(n, {}).get("damaged")}
 
     def _collected(self, scan: Scan, assigned: Collection[str]) -> tuple[str, ...]:
-        """Replicas here whose records were removed. A replica may be made after its record was last
-        seen."""
+        """Return the local replicas whose records were seen and then removed. A replica may be made
+        after its record was last seen."""
         local = {*self._machine.replicas, *assigned}
         present = {*self._machine.replicas, *scan.message["journals"]}.difference(scan.absent)
         collected = self._remember(present, local).deleted(scan.absent)
@@ -138,8 +138,8 @@ class CurrentTexts:
         self._texts: dict[str, tuple[int, str]] = {}
 
     def of(self, flows: Collection[str]) -> Mapping[str, str]:
-        """Each flow's current text, if readable and trusted. Polled less often while unchanged.
-        Raises UnavailableError."""
+        """Return each flow's current text, if readable and trusted; polled less often while
+        unchanged. Raises UnavailableError."""
         valid = sorted(flow for flow in flows if NAME.fullmatch(flow))
         self._texts = {flow: text for flow, text in self._texts.items() if flow in valid}
         due = self._polls.due(valid)

@@ -1,5 +1,5 @@
-"""Records the flows of a collector's running jobs, so that the node knows them after a crash. One
-file a job in ``DATA/jobs``, not synced: they only have to survive the process."""
+"""Records the flows of a collector's running jobs, so that the node knows them after a crash. Each
+job has a file in ``DATA/jobs``, not synced, since it only has to survive the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIRECTORY = "jobs"
 
 
 class RunningJobs:
-    """Thread-safe."""
+    """The files of running jobs in a node's data directory. Thread-safe."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -24,7 +24,7 @@ class RunningJobs:
 
     @contextmanager
     def job(self, flows: Collection[str]) -> Iterator[None]:
-        """Marks ``flows`` while a job runs. A full disk never prevents the job."""
+        """Record ``flows`` while a job runs. A full disk never prevents the job."""
         file = self._directory / str(next(self._numbers))
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -36,7 +36,7 @@ class RunningJobs:
                 file.unlink()
 
     def take(self) -> frozenset[str]:
-        """The flows of unfinished jobs, whose files are removed."""
+        """Return the flows of unfinished jobs and remove the files of these jobs."""
         flows: set[str] = set()
         for file in self._directory.glob("*"):
             with suppress(OSError, ValueError):

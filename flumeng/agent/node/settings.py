@@ -12,9 +12,9 @@ from zkschema.records import COLLECT, INGEST, REPLICA
 
 @dataclass(frozen=True)
 class Settings:
-    """``host``: the address for other nodes. ``port``: of the first ingest worker; the other
-    workers, discovery and the collector have the next ones (0: any free ones). ``metrics_channel``:
-    the descriptor over which the parent asks for metrics."""
+    """The settings of a node. ``host``: its address for other nodes. ``port``: of the first ingest
+    worker; the other workers, discovery and the collector have the next ones (0: any free ones).
+    ``metrics_channel``: the descriptor over which the parent requests metrics."""
 
     name: str
     data: Path

@@ -23,7 +23,7 @@ def require_outside(data: Path, part: Component[Declared]) -> None:
 
 
 def _meets(directory: str, target: str) -> bool:
-    """Whether ``target`` may lie in ``directory``, or the reverse."""
+    """Return whether ``target`` may be in ``directory`` or contain it."""
     path = target.removeprefix("file://")
     if not path.startswith("/"):
         return False

@@ -23,7 +23,7 @@ ERROR_CHARACTERS = 2000
 
 
 class TargetChecks:
-    """Thread-safe."""
+    """Runs checks of targets with this node's policy. Thread-safe."""
 
     def __init__(self, data: Path, policy_file: Path | None, allowed: Policy) -> None:
         self._command = [
@@ -39,8 +39,8 @@ class TargetChecks:
         self._running = threading.Lock()
 
     def answer(self, request: bytes) -> list[dict[str, Any]]:
-        """Rows as ``agent.dryrun.targets.Tried``. Raises UserError, and UnavailableError while
-        another check runs or after the time limit."""
+        """Check a flow's targets; returns rows as ``agent.dryrun.targets.Tried``. Raises UserError,
+        and UnavailableError while another check runs or after the time limit."""
         flow, text, signature = _parsed(request)
         if self._signers and not is_signed(flow, text, signature, self._signers):
             raise UserError(
@@ -76,7 +76,7 @@ class TargetChecks:
 
 
 def _parsed(request: bytes) -> tuple[str, str, str]:
-    """Raises UserError."""
+    """Return the flow, text and signature of a request. Raises UserError for an invalid one."""
     if len(request) > TEXT_BYTES:
         raise UserError(f"the text of a flow to check may have at most {TEXT_BYTES} bytes")
     try:

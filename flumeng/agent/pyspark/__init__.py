@@ -4,7 +4,7 @@ from flumeng.agent.pyspark import FlumengDataSource
 spark.dataSource.register(FlumengDataSource)
 spark.readStream.format("flumeng").option("flow", "web")...
 
-It reads events as received by the flow's sources, with or without a cursor of its own.
+The data source reads events as received by the flow's sources, with or without a cursor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The cursor of an external reader: acks that one reader at a time moves.
-
-Every write includes its lease, at the version that names the reader, so only the last one that took
-the cursor moves its acks. The lease also limits how long journals keep unread events.
-"""
+"""The cursor of an external reader: acks that one reader at a time moves. Every write includes the
+cursor's lease, at the version that names the reader, so only the reader that took it last moves the
+acks. The lease also limits how long journals keep unread events."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ ATTEMPTS = 5
 
 
 def require_readable(store: Store, flow: str) -> Versioned[Flow]:
-    """Raises UserError for a missing flow, and for one without journals."""
+    """Return the record of a flow. Raises UserError when it is missing or has no journals."""
     record = require_flow(store, flow)
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")
@@ -53,7 +51,7 @@ def require_readable(store: Store, flow: str) -> Versioned[Flow]:
 
 
 class Cursor:
-    """``existed``: the cursor was there before. Not thread-safe."""
+    """A reader's acks in a flow's journals. ``existed``: before ``take``. Not thread-safe."""
 
     def __init__(
         self, store: Store, flow: str, name: str, lease: Lease, wall: Callable[[], float]
@@ -76,9 +74,9 @@ class Cursor:
         begin: Callable[[], Mapping[str, int]],
         wall: Callable[[], float] = time.time,
     ) -> Cursor:
-        """Takes the cursor from its reader; a new one begins at the offsets of ``begin``.
-        ``keep_seconds`` None keeps its value. Raises UserError when a flow has that name, or the
-        flow cannot be read; ConflictError, UnavailableError, and errors of ``begin``."""
+        """Take the cursor from its reader; a new one begins at the offsets of ``begin``.
+        ``keep_seconds`` None: unchanged. Raises UserError when a flow has that name, or the flow
+        cannot be read; ConflictError, UnavailableError, and errors of ``begin``."""
         record = require_readable(store, flow)
         if store.exists(paths.flow(name)):
             raise UserError(f"a flow is named {name}: give the cursor another name")
@@ -108,7 +106,7 @@ class Cursor:
         raise AssertionError("the last attempt returns or raises")
 
     def offsets(self) -> dict[str, int]:
-        """Its acks; everything below is read. Raises CorruptError, UnavailableError."""
+        """Return the acks; everything below is read. Raises CorruptError, UnavailableError."""
         names = self._store.children(paths.cursor(self._flow, self._name))
         acks = self._store.read_many([paths.ack(self._flow, self._name, name) for name in names])
         return {
@@ -116,7 +114,7 @@ class Cursor:
         }
 
     def commit(self, offsets: Mapping[str, int]) -> None:
-        """Moves acks up to ``offsets``, never back; removes those of removed journals. Raises
+        """Move acks up to ``offsets``, never back; remove acks of removed journals. Raises
         ConflictError when the cursor was taken or removed; UnavailableError when the outcome is
         unknown: call it again."""
         for attempt in range(ATTEMPTS):
@@ -129,7 +127,7 @@ class Cursor:
                     raise
 
     def renew(self) -> None:
-        """Keeps unread events for another ``keep_seconds``. Raises as ``commit``."""
+        """Keep unread events for another ``keep_seconds``. Raises as ``commit``."""
         self.commit({})
 
     def _held(self) -> Versioned[Lease]:
@@ -173,7 +171,7 @@ class Cursor:
             version = self._store.commit([Put(path, lease, version), *some])[0]
 
     def _make(self, offsets: Mapping[str, int], unchanged: Check) -> None:
-        """The lease comes last: an interrupted attempt is repeated."""
+        """Create the cursor; the lease comes last, so that an interrupted attempt is repeated."""
         folder = paths.cursor(self._flow, self._name)
         there = self._store.exists(folder)
         left = set(self._store.children(folder)) if there else set()
@@ -187,7 +185,7 @@ class Cursor:
 
 
 def next_offsets(events: DataFrame) -> dict[str, int]:
-    """Journal -> the seq behind its last event, by one Spark job. Persist ``events`` before."""
+    """Return the seq after each journal's last event, in a Spark job. Persist ``events`` first."""
     rows = events.groupBy("journal").agg({"seq": "max"}).collect()
     return {journal: seq + 1 for journal, seq in rows}
 
@@ -199,8 +197,8 @@ def commit(
     cursor: str,
     zookeeper: str = "",
 ) -> None:
-    """Moves the cursor up to ``offsets``, never back; journals may drop the events below. Raises
-    UserError when there is no such cursor, ConflictError, UnavailableError."""
+    """Move the cursor up to ``offsets``, never back; journals may then drop the events below.
+    Raises UserError when there is no such cursor, ConflictError, UnavailableError."""
     hosts = zookeeper or os.environ.get("FLUMENG_ZK", "")
     options = Options.parse({"zookeeper": hosts, "flow": flow, "cursor": cursor})
 
@@ -216,5 +214,5 @@ def commit(
 
 
 def connect(hosts: str) -> Store:
-    """Connects as the subscriber whose certificate this host has, else as the person."""
+    """Connect with the subscriber's certificate if this host has one, else with the person's."""
     return kazoo_store.connect(hosts, roles=["subscriber", *PEOPLE])

@@ -28,7 +28,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Options:
-    """``cursor`` is empty for a reader without a stored place."""
+    """Parsed options. ``cursor`` is empty for a reader without a cursor."""
 
     zookeeper: str
     flow: str
@@ -40,7 +40,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Raises UserError. Spark gives names in any case."""
+        """Parse the options; their names may be in any case. Raises UserError."""
         spelled = {name.lower(): name for name in NAMES}
         values: dict[str, str] = {}
         for name, value in given.items():

@@ -1,4 +1,4 @@
-"""Plans reads of a flow's journals: where each begins and ends, and the partitions to read."""
+"""Plans reads of a flow's journals: where each begins and ends, and the partitions for Spark."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EVENTS_PER_PARTITION = 100_000
 NAMED = 5
 
 Offsets = Mapping[str, int]
-"""Journal -> seq, below which everything is read; 0 for an unnamed one."""
+"""Journal -> seq below which everything is read; 0 for a journal that is not listed."""
 
 
 def limited(start: Offsets, reached: Offsets, most: int) -> dict[str, int]:
-    """The ends of a batch: at most ``most`` events (at least 1) from ``start``, up to ``reached``.
-    Journals share in proportion to their backlogs, so that all reach their ends together."""
+    """Return a batch's ends: at most ``most`` events (at least 1) from ``start``, up to
+    ``reached``. Journals share in proportion to backlogs, so that all reach their ends together."""
     waiting = {name: max(0, end - start.get(name, 0)) for name, end in reached.items()}
     total = sum(waiting.values())
     end = dict(start)
@@ -48,7 +48,7 @@ def limited(start: Offsets, reached: Offsets, most: int) -> dict[str, int]:
 
 
 def ordered(offsets: Offsets) -> dict[str, int]:
-    """Sorts by name: Spark compares offsets as text."""
+    """Sort by name, since Spark compares offsets as text; drop zeros."""
     return {name: offsets[name] for name in sorted(offsets) if offsets[name]}
 
 
@@ -61,7 +61,7 @@ def ranges(start: Offsets, end: Offsets, *, replayed: bool = False) -> list[Rang
 
 
 def splits(pieces: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
-    """Parts of ``events`` each; a range may be cut."""
+    """Divide ranges into parts of ``events`` events; a range may be cut."""
     parts: list[list[Range]] = []
     room = 0
     for piece in pieces:
@@ -78,7 +78,7 @@ def splits(pieces: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
 
 @dataclass(frozen=True)
 class Ends:
-    """The ends of the journals at one moment; ``silent``: journal without an answer -> node."""
+    """The ends of the journals at one moment. ``silent``: journal without an answer -> its node."""
 
     positions: Mapping[str, Position]
     silent: Mapping[str, str]
@@ -96,14 +96,14 @@ class Ends:
         return {*self.positions, *self.silent}
 
     def require_all(self, why: str) -> None:
-        """Raises UnavailableError when a journal is silent; ``why``: the consequence."""
+        """Raise UnavailableError when a journal did not answer; ``why``: the consequence."""
         if self.silent:
             nodes = _some(set(self.silent.values()))
             raise UnavailableError(f"no answer from nodes {nodes}: {why}")
 
 
 class Planning:
-    """Raises UnavailableError without ZooKeeper, DeniedError without the right to read."""
+    """Plans reads. Raises UnavailableError without ZooKeeper, DeniedError without read access."""
 
     def __init__(self, options: Options, store: Store) -> None:
         self._options = options
@@ -124,7 +124,7 @@ class Planning:
         return Ends(positions, silent)
 
     def begin(self) -> dict[str, int]:
-        """The start of a new reader; journals that do not answer begin at their floors later."""
+        """Return a new reader's start; journals that do not answer begin at their floors later."""
         ends = self.read_ends()
         if self._options.start_from == "earliest":
             return ordered(ends.floors)
@@ -136,8 +136,8 @@ class Planning:
     def partitions(
         self, start: Mapping[str, int], end: Mapping[str, int], *, replayed: bool = False
     ) -> list[InputPartition]:
-        """The parts of the events between the two, for ``read``. A journal missing in ``start``
-        begins at its floor. Raises DataLossError when events are gone, unless that is allowed."""
+        """Return Spark's partitions of the events from ``start`` to ``end``. A journal missing in
+        ``start`` begins at its floor. Raises DataLossError when events are gone, unless allowed."""
         names = [name for name in end if start.get(name, 0) < end[name]]
         addresses = self._journals.addresses(names)
         positions = self._journals.positions(addresses)
@@ -159,7 +159,7 @@ class Planning:
         ]
 
     def lose(self, journals: Collection[str], what: str) -> None:
-        """Raises DataLossError when there are any, unless the options allow it."""
+        """Raise DataLossError if there are ``journals``, or log when the options allow loss."""
         if not journals:
             return
         text = (
@@ -181,8 +181,8 @@ def _some(names: Collection[str]) -> str:
 
 
 def read(part: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """Reads each range whole and in order. Spark makes a part without value for an empty plan.
-    Raises as ``JournalClient.read``."""
+    """Read each range of a partition whole and in order. Spark passes a partition without value
+    when the plan is empty. Raises as ``JournalClient.read``."""
     if part is None or part.value is None:
         return
     reader: JournalReader

@@ -16,8 +16,8 @@ from flumeng.agent.pyspark.stream import Opened, StreamReader
 
 
 class BatchReader(DataSourceReader):
-    """``spark.read``: the content of the journals when the DataFrame is first used. With a cursor
-    it begins at the cursor's acks, which only ``commit`` moves."""
+    """``spark.read``: reads the content of the journals when the DataFrame is first used. With a
+    cursor it begins at the cursor's acks, which only ``commit`` moves."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -45,7 +45,7 @@ SCHEMA = (
 
 
 class FlumengDataSource(DataSource):
-    """Spark's entry point. Raises UserErrors of ``Options``."""
+    """The data source registered with Spark. Raises UserErrors of ``Options``."""
 
     @classmethod
     def name(cls) -> str:

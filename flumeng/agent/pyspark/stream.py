@@ -3,8 +3,8 @@
 Rules
 1. Spark's checkpoint is authoritative, and the cursor follows it: Spark commits a batch when it
    plans the next one, so journals keep slightly more than needed, never less.
-2. Without a checkpoint the stream resumes at the cursor: the last batch comes again.
-3. A journal whose server does not answer stays where it is, and the others proceed.
+2. Without a checkpoint the stream resumes at the cursor: the last batch is read again.
+3. A journal whose server does not answer does not advance; all other journals do.
 4. While ZooKeeper does not answer a running stream waits; a new one fails.
 """
 
@@ -39,7 +39,7 @@ Offsets = Mapping[str, int]
 
 
 class Opened:
-    """A reader's connections in the process that plans for Spark; ``ends``: the last answers."""
+    """A reader's connections in the process that plans for Spark. ``ends``: the last answers."""
 
     def __init__(self, options: Options, store: Store) -> None:
         self.store = store
@@ -67,9 +67,9 @@ class Opened:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Only the planning process connects to ZooKeeper. ``_at``: where the next batch begins, if
-    known. ``_planned``: the batch planned last, which Spark asks for twice. ``_resumed``: events of
-    the first batch may have been delivered before; ``_delivered``: it was planned."""
+    """Plans micro-batches. Only the planning process connects to ZooKeeper. ``_at``: start of the
+    next batch, if known. ``_planned``: the last planned batch, which Spark requests twice.
+    ``_resumed``: the first batch may repeat events. ``_delivered``: that batch was planned."""
 
     def __init__(self, options: Options, connect: Callable[[str], Store] = connect) -> None:
         self._options = options
@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._resumed, self._delivered = True, False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's
-        """Stays the same until the first batch is committed: unread events stay."""
+        """Return the start of the stream. It is the same until the first batch is committed."""
         held = self._open()
         self._resumed = held.cursor is not None and held.cursor.existed
         begun = self._begin(held)
@@ -93,9 +93,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802  Spark's
         self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, int]:
-        """``start`` and ``limit`` exist since Spark 4.2; before, the first batch has no limit.
-        Raises ConflictError when another reader has taken the cursor, DataLossError, and
-        UnavailableError when a first batch needs an unresponsive server."""
+        """Return the end of the next batch. Without ``start`` and ``limit``, before Spark 4.2, the
+        first batch has no limit. Raises ConflictError when another reader has taken the cursor,
+        DataLossError, and UnavailableError when a first batch needs an unresponsive server."""
         held = self._open()
         at = start if start is not None else self._at
         most = self._options.max_events if limit is None else getattr(limit, "max_rows", None)
@@ -121,13 +121,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._at
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's
-        """Called since Spark 4.2."""
+        """Return the limit of a batch. Called since Spark 4.2."""
         from pyspark.sql.streaming.datasource import ReadMaxRows  # noqa: PLC0415  not in 4.0
 
         return ReadMaxRows(self._options.max_events)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's
-        """Called since Spark 4.2."""
+        """End the stream with the events available now. Called since Spark 4.2."""
         self._until = self._open().read_ends().reached
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
@@ -146,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Raises ConflictError when another reader has taken the cursor."""
+        """Move the cursor to ``end``. Raises ConflictError when another reader has taken it."""
         held = self._open()
         if held.cursor is None:
             return
@@ -192,8 +192,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: ack for name, ack in held.cursor.offsets().items() if name in ends.names}
 
     def _without_gone(self, held: Opened, at: Offsets, old: Ends, new: Ends) -> dict[str, int]:
-        """``at`` without removed journals. A journal is removed when every cursor has read it;
-        without a cursor the last answer shows whether it was read."""
+        """Return ``at`` without removed journals. A journal is removed once every cursor has read
+        it; without a cursor its last known end shows whether it was read."""
         gone = [name for name in at if name not in new.names]
         if gone:
             acks = held.cursor.offsets() if held.cursor is not None else old.reached

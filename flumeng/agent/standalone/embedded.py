@@ -1,8 +1,8 @@
 """The ZooKeeper server of PySpark's jars, so that nothing is downloaded.
 
-``serve`` turns the calling process into the server, so its parent supervises the JVM itself;
+``serve`` turns the calling process into the server, so the caller's parent supervises the JVM;
 ``python -m flumeng.agent.standalone.embedded DIR PORT`` ends with its parent. With an identity the
-port requires a certificate of the cluster's authority; a plain port beside it serves migrations.
+port requires a certificate of the cluster's authority; a second, plain port serves migrations.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ appender.stderr.layout.pattern = %d{ISO8601} zookeeper %-5p %m%n
 def serve(
     data: Path, port: int, *, host: str = "127.0.0.1", plain_port: int | None = None
 ) -> NoReturn:
-    """Becomes a ZooKeeper server on ``host:port`` (port 0: a free one), and prints its address.
-    Raises UserError for Java, the port, ``data``, or an identity without a ZooKeeper
-    certificate."""
+    """Become a ZooKeeper server on ``host:port`` (port 0: any free one), and print the address.
+    Raises UserError for Java, port, ``data``, or an identity without a ZooKeeper certificate."""
     port = port or free_port(host)
     keystore = keystore_of("zookeeper")
     command = server_command(data, port, host=host, keystore=keystore, plain_port=plain_port)
@@ -81,7 +80,7 @@ def server_command(
     keystore: Keystore | None = None,
     plain_port: int | None = None,
 ) -> list[str]:
-    """The command line of a server; writes its configuration below ``data``. ``ensemble``:
+    """Write a server's configuration below ``data`` and return its command line. ``ensemble``:
     ``host:peer_port:election_port`` of servers 1, 2, ...; empty for a single server. With
     credentials at ``keystore`` all ports but ``plain_port`` are secure."""
     java = find_java()
@@ -123,8 +122,8 @@ def server_command(
 
 
 def secure_ports(data: Path, port: int, host: str, plain_port: int | None) -> list[str]:
-    """Configuration with required certificates of the cluster's authority. On a plain port clients
-    have the rights that access lists grant to everybody. Host names are not checked."""
+    """Return configuration that requires certificates of the cluster's authority. On a plain port
+    clients have the rights that access lists grant to everybody. Host names are not checked."""
     stores = {"keyStore": _escaped(str(data / KEY_STORE)), "trustStore": _escaped(str(data / CA))}
     lines = [
         f"secureClientPort={port}",
@@ -167,7 +166,7 @@ def configuration(data: Path, ports: Sequence[str], ensemble: Sequence[str]) -> 
 
 
 def _escaped(value: str) -> str:
-    """Escapes backslashes and non-ASCII characters by UTF-16 units, for Java's properties files."""
+    """Escape backslashes and non-ASCII characters as UTF-16 units, for Java's properties files."""
     units = value.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
     return "".join(
@@ -193,7 +192,7 @@ def require_free(host: str, port: int) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A free port below the ephemeral range of systems, so that it stays free during a restart."""
+    """Return a free port below the ephemeral range, so that it stays free during a restart."""
     while True:
         port = random.randrange(10_000, 32_768)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""ZooKeeper, a master and a node on one host: the same daemons under one parent. The parent starts
-the three in this order, restarts ended ones, and stops them in the reverse order."""
+"""ZooKeeper, a master and a node on one host: the usual daemons under one parent. The parent starts
+the three in this order, restarts those that end, and stops them in the reverse order."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ CHROOT = "flumeng"
 NODE = "node1"
 START_SECONDS = 180.0
 OTHERS_SECONDS = 30.0
-"""Longest wait of a start for flows that were there before."""
+"""Longest time that a start waits for flows that already existed."""
 STOP_SECONDS = 9.0
 LOOK_SECONDS = 0.1
 RESTART_SECONDS = 1.0
 STUCK_SECONDS = 30.0
 ASK_SECONDS = 6.0
-"""Timeout of the node, which may wait half as long for its own children."""
+"""Timeout of the node's answer; the node may wait half as long for its own children."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Daemon:
     channel: Channel | None = None
 
     def keep_up(self) -> None:
-        """Starts it, or restarts it when it has ended; at most once a second."""
+        """Start the daemon unless it runs; at most once a second."""
         if self.process is not None and self.process.poll() is None:
             return
         if time.monotonic() - self.started < RESTART_SECONDS:
@@ -114,8 +114,8 @@ class Daemon:
 
 @dataclass
 class Standalone:
-    """``data`` holds everything. With an identity the cluster is secured from the start: the
-    directory needs certificates of all processes and of an administrator."""
+    """A cluster on one host, with all its data in ``data``. With an identity the cluster is secured
+    from the start: this needs certificates of all processes and of an administrator."""
 
     data: Path
     zk_port: int
@@ -164,8 +164,8 @@ class Standalone:
             )
 
     def wait_running(self, store: Store, given: Collection[str]) -> None:
-        """Waits until every task of every flow runs. Raises UserError when one of the flows
-        ``given`` fails or takes too long; others are only logged."""
+        """Wait until every task of every flow runs. Raises UserError when one of the flows
+        ``given`` fails or takes too long; problems of other flows are only logged."""
         patience = time.monotonic() + OTHERS_SECONDS
 
         def running() -> Progress | None:
@@ -240,8 +240,8 @@ class Standalone:
 def run(
     data: Path, *, zk_port: int = 0, flows: Sequence[str] = (), metrics: str = "127.0.0.1:0"
 ) -> None:
-    """Runs until SIGTERM or SIGINT. ``flows``: texts of flow files to apply. Prints ``ready zk=...
-    metrics=...`` when every flow runs, or when ``flows`` do and the others have failed or taken
+    """Run until SIGTERM or SIGINT. ``flows``: texts of flow files to apply. Prints ``ready zk=...
+    metrics=...`` when every flow runs, or when ``flows`` run and other flows have failed or taken
     OTHERS_SECONDS. Raises UserError for Java, a port, the directory or one of ``flows``."""
     processes.forbid_core_dumps()
     given = [check_flow(text).flow for text in flows]
@@ -271,8 +271,8 @@ def _author() -> str:
 
 
 class Progress:
-    """The state of a cluster's flows, by the status of its ``node`` with process ``pid``.
-    ``waiting`` and ``failed``: flows that do not run, and why."""
+    """The state of a cluster's flows, from the status of its ``node`` with process ``pid``.
+    ``waiting`` and ``failed``: the reasons, by flow, of flows that do not run."""
 
     def __init__(self, store: Store, node: str, pid: int, given: Collection[str]) -> None:
         self._given = given

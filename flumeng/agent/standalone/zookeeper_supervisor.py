@@ -1,5 +1,5 @@
-"""Restarts a ZooKeeper server that ends by itself, as on a full disk: its exit code is 0, which
-supervisors take for success."""
+"""Restarts a ZooKeeper server that ends by itself, as on a full disk: its exit code is then 0,
+which supervisors take for success."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ZooKeeperSupervisor:
         self._stopping.set()
 
     def run(self) -> int:
-        """Runs from ``start`` until ``stop``; returns the exit code. A server that has never served
-        is not restarted."""
+        """Supervise the started server until ``stop``; return the exit code. A server that has
+        never served is not restarted."""
         served, backoff = False, Backoff(RESTART_SECONDS, RESTART_MOST_SECONDS)
         while True:
             began = time.monotonic()
@@ -67,7 +67,7 @@ class ZooKeeperSupervisor:
                 log.warning("the server cannot be started: %s", error)
 
     def start(self) -> None:
-        """Raises UserError as ``server_command``."""
+        """Start the server. Raises UserError as ``server_command``."""
         command = server_command(
             self._data,
             self.port,
@@ -100,7 +100,7 @@ class ZooKeeperSupervisor:
 
 
 def run(data: Path, port: int, *, host: str, plain_port: int | None) -> int:
-    """Serves until SIGTERM or SIGINT, after printing the address; returns the exit code. Raises
+    """Serve until SIGTERM or SIGINT, after printing the address; return the exit code. Raises
     UserError when the first server cannot be started."""
     os.umask(private_directory.OTHERS)
     processes.forbid_core_dumps()

@@ -1,6 +1,6 @@
 """The public contract of connectors and filters: plug-ins import only this package of flumeng.
-Option classes are light; ``Source``, ``Sink``, ``RangedInput`` and ``Filter`` need pyarrow. Names
-are loaded when used, so that control processes load no pyarrow. See docs/plugins.md."""
+Option classes need no pyarrow; ``Source``, ``Sink``, ``RangedInput`` and ``Filter`` do. Names are
+loaded when used, so that control processes load no pyarrow. See docs/plugins.md."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _MODULES = (
     "flumeng.events.lazy_batch",
     "flumeng.filters.contract",
 )
-"""Light ones first: names are looked up in this order."""
+"""Modules in which names are looked up, in this order: those without pyarrow come first."""
 
 
 def __getattr__(name: str) -> Any:

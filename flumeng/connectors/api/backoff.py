@@ -11,7 +11,7 @@ from flumeng.platform.errors import UnavailableError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
 FRESH_SECONDS = 2.0
-"""Time limit for a server that accepts nothing of a split: the stage occupies a Spark core."""
+"""Time limit while a server has accepted no event of a split: the stage occupies a Spark core."""
 
 CONNECT_SECONDS = 5.0
 """Time limit of a connection attempt: TCP has sent three SYNs by then."""
@@ -20,9 +20,10 @@ CONNECT_SECONDS = 5.0
 class Backoff:
     """Exponential backoff with jitter. For one thread.
 
-    Until the server accepts something, attempts end after FRESH_SECONDS or after a requested pause,
-    but within ``seconds``. Later they end ``seconds`` after the first pause since the last
-    progress. With ``patience_seconds`` they end that long after the start or the last progress.
+    Until the server accepts something, attempts end after FRESH_SECONDS, or later after a pause
+    that the server requested, but within ``seconds``. Afterwards they end ``seconds`` after the
+    first pause since the last progress. With ``patience_seconds``, they always end
+    ``patience_seconds`` after the start or the last progress.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class Backoff:
             self._until = self._clock() + self._patience_seconds
 
     def pause(self, error: UnavailableError, *, least_seconds: float = 0.0) -> None:
-        """Sleep for at least ``least_seconds``. Raises ``error`` if that would end after the
-        deadline."""
+        """Sleep, at least for ``least_seconds``, which the server requested. Raises ``error`` when
+        the sleep would end after the deadline."""
         now = self._clock()
         if self._until is None:
             self._until = now + self._seconds

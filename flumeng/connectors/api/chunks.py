@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def cut(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same events in batches of at most about ``most_bytes``, none empty."""
+    """Yield the same events in non-empty batches of at most about ``most_bytes``."""
     for batch in batches:
         rows = max(1, batch.num_rows * most_bytes // max(1, batch.nbytes))
         for first in range(0, batch.num_rows, rows):
@@ -16,7 +16,7 @@ def cut(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Recor
 
 
 def gathered(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same events in batches of about ``about_bytes``, none empty."""
+    """Yield the same events in non-empty batches of about ``about_bytes``."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in cut(batches, about_bytes):
@@ -30,7 +30,7 @@ def gathered(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa
 
 
 def tables(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa.Table]:
-    """The same events in tables of at least ``about_bytes``, except the last; none empty."""
+    """Yield the same events in non-empty tables of at least ``about_bytes``, except the last."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:

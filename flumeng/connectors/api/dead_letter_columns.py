@@ -1,4 +1,4 @@
-"""The columns of a dead letter behind those of its event."""
+"""The columns that a dead letter has in addition to those of its event."""
 
 from __future__ import annotations
 

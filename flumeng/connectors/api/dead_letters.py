@@ -1,5 +1,5 @@
-"""Dead letters: events that a sink refuses for good or a filter cannot process. The stages of a
-sink and of its dead letters run in one task: both are equally durable, and committed together."""
+"""Dead letters: events that a sink refuses for good or a filter cannot process. One Spark task runs
+the stages of a sink and of its dead letters: their outputs are committed together."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import scrub
 
 Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]
-"""Takes refused events, with the sink's columns, and a reason for each."""
+"""Function that takes refused events, with the sink's columns, and a reason for each event."""
 RefusingStage = Callable[[Iterator[pa.RecordBatch], Refuse], Iterator[pa.RecordBatch]]
 
 KEPT = {identity.JOURNAL: "journal", identity.SEQ: "seq"}
-"""Identity columns that a dead letter keeps -> their names in events."""
+"""Identity columns that a dead letter keeps, and their names in events."""
 DEAD_LETTERS = "dead_letters"
-"""The column of a sink's last row with the rows of the dead letters' stage."""
+"""The column of a sink's last result row that has the dead letter stage's result rows."""
 
 
 class RefusedError(FlumengError):
@@ -33,8 +33,9 @@ class RefusedError(FlumengError):
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """``place`` and ``revision`` of the refusing sink. ``stage`` writes dead letters; None: the
-    flow has no sink that can take them. ``identified``: they keep the identity columns."""
+    """Target of the events that a sink refuses. ``place`` and ``revision``: of the sink. ``stage``:
+    writes dead letters; None when the flow has no sink for them. ``identified``: dead letters keep
+    the identity columns."""
 
     place: str = ""
     revision: int = 0
@@ -42,7 +43,8 @@ class DeadLetters:
     identified: bool = False
 
     def around(self, stage: RefusingStage, schema: pa.Schema) -> Stage:
-        """``stage``, then that of the dead letters; yields ``schema_around(schema)``."""
+        """Return a stage that runs ``stage``, then the dead letters' stage. It yields rows in
+        ``schema_around(schema)``."""
         return _WithDeadLetters(stage, schema, self)
 
 
@@ -74,7 +76,7 @@ class _WithDeadLetters:
 
 
 class _Refused:
-    """Buffers refused events until the sink's stage has ended."""
+    """Buffer of refused events, which are written when the sink's stage has ended."""
 
     def __init__(self, held: Any, letters: DeadLetters) -> None:
         self._held = held
@@ -95,7 +97,7 @@ class _Refused:
         self._writer.write_batch(letters)
 
     def written(self) -> bytes | None:
-        """The rows of the dead letters' stage as an Arrow stream; None without dead letters."""
+        """Write the dead letters. Return their stage's rows as an Arrow stream; None if none."""
         if self._writer is None:
             return None
         self._writer.close()
@@ -109,7 +111,7 @@ class _Refused:
 
 @dataclass(frozen=True)
 class ToDeadLetters:
-    """A stage that turns a filter's failed events into dead letters; ``of`` gives their reasons."""
+    """Stage that turns a filter's failed events into dead letters; ``of`` returns their reasons."""
 
     place: str
     revision: int
@@ -151,7 +153,8 @@ def _event_columns(events: pa.RecordBatch, *, identified: bool) -> list[pa.Array
 
 
 def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
-    """Identity columns whose copies in the event a filter has dropped, under the event's names."""
+    """Return each identity column whose copy in the event was dropped by a filter: its name, and a
+    field with the copy's name."""
     return [
         (name, events.field(name).with_name(own))
         for name, own in KEPT.items()
@@ -164,7 +167,7 @@ def is_dead_letters(row: Mapping[str, Any]) -> bool:
 
 
 def rows(sink_rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The rows of the dead letters' stage among a sink's rows."""
+    """Yield the result rows of the dead letters' stage that are stored in a sink's result rows."""
     for row in sink_rows:
         if is_dead_letters(row) and row[DEAD_LETTERS]:
             with pa.ipc.open_stream(row[DEAD_LETTERS]) as reader:

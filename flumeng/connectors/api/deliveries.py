@@ -1,5 +1,5 @@
-"""Waits until a journal's events are delivered: acked by the flow's cursor, which means in all
-sinks, dropped by a filter, or a dead letter. The node fetches the acks of journals with waits."""
+"""Waits until the flow's cursor has acked a journal's events: each is then in all sinks, dropped by
+a filter, or a dead letter. The node fetches the acks of journals with waits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class _Wait(NamedTuple, Generic[Waiter]):
 
 
 class DeliveryWaits(Generic[Waiter]):
-    """The pure part: waits, acks and times in, answers out. ``end`` and ``now`` never fall between
-    calls of ``add``, so waits of equal length end in order, and a step's cost is that of its
-    answers."""
+    """The pending waits, without I/O and clock: methods return the waiters whose wait has ended.
+    ``end`` and ``now`` never decrease between calls of ``add``. So waits of equal length end in
+    order, and a call costs as much as the waits that it ends."""
 
     def __init__(self) -> None:
         self._queues: dict[float, deque[_Wait[Waiter]]] = {}
-        """Waits by their length in seconds."""
+        """Waits by their time limit in seconds."""
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
     def add(self, end: int, seconds: float, now: float, waiter: Waiter) -> None:
-        """Wait until the ack reaches ``end``, at most ``seconds``."""
+        """Add a wait until the ack is at ``end`` or above, for at most ``seconds``."""
         self._queues.setdefault(seconds, deque()).append(_Wait(end, now + seconds, waiter))
 
     def delivered(self, acked: int) -> list[Waiter]:
@@ -56,7 +56,8 @@ class DeliveryWaits(Generic[Waiter]):
 
 
 class Deliveries:
-    """Waits for one journal, in the event loop. ``changed`` is called when ``awaited`` changes."""
+    """Waits for deliveries of one journal, in the event loop. ``awaited``: whether there are waits;
+    ``changed`` is called when it changes."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
@@ -66,7 +67,8 @@ class Deliveries:
         self.awaited = False
 
     def wait(self, end: int, seconds: float) -> asyncio.Future[bool]:
-        """True once all events below ``end`` are delivered, False after ``seconds``."""
+        """Return a future that is True once all events below ``end`` are delivered, and False after
+        ``seconds``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         if end <= self._acked:

@@ -1,5 +1,5 @@
 """Discovery of a partitioned source: its partitions and their offsets. The registry names each
-source's finder class. Light: implementations load their libraries."""
+source's finder class. This module loads no client library; the implementations do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Before:
-    """The discovery so far. ``scope``: the last search's; None before the first. ``accepted``:
-    ``held`` partitions that an operator released -> start, as for ``Finder.offsets``."""
+    """Results of earlier searches. ``partitions``: the known ones. ``scope``: that of the last
+    search; None before the first. ``accepted``: ``held`` partitions that an operator released, each
+    with its start as for ``Finder.offsets``."""
 
     partitions: Collection[str] = ()
     scope: Collection[str] | None = None
@@ -32,13 +33,13 @@ class Offer:
 
 @dataclass(frozen=True)
 class Findings:
-    """``offers``: all partitions to read. Of the other known ones, ``gone`` no longer exist and
-    ``kept`` wait for an operator. ``held``: unique id -> a reason for an operator to decide.
-    ``notes``: other events.
+    """Result of a search. ``offers``: all partitions to read. Other known partitions are ``gone``
+    when they no longer exist, and ``kept`` while they wait for an operator. ``held``: by unique id,
+    the reason why an operator has to decide. ``notes``: other events to report.
 
-    ``bounded``: each offer has an end, and the flow stops when all are read. Search again at once
-    (``more``), shortly (``soon``), or after ``due_seconds`` at the latest. ``troubles``: parts that
-    failed; ``lacks``: wanted and certainly missing.
+    ``bounded``: each offer has an end, and the flow stops when all are read. The next search is due
+    at once (``more``), shortly (``soon``), or after ``due_seconds`` at the latest. ``troubles``:
+    parts of the search that failed. ``lacks``: configured things that certainly do not exist.
     """
 
     offers: Mapping[str, Offer]
@@ -57,7 +58,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Readable offsets [``floor``, ``safe``). ``bytes_from``: bytes behind an offset, if known."""
+    """Readable offsets [``floor``, ``safe``). ``bytes_from``: returns the number of bytes from an
+    offset on; None when unknown."""
 
     floor: int
     safe: int
@@ -75,42 +77,42 @@ class ProbedFinder(Protocol):
 
     def probe(self, options: Any) -> None:
         """Contact the servers once. Raises UserError when the author must change the options,
-        UnavailableError without an answer."""
+        UnavailableError when a server does not answer."""
 
 
 class FinderClass(Protocol):
     def of(self, options: Any, store: Store, task: FindingTask) -> Finder:
-        """Raises UserError."""
+        """Return the finder of one source of a flow. Raises UserError when a person has to act."""
 
 
 class Finder(Protocol):
-    """The finder of one source of a flow. One thread calls ``find``, others the rest. Calls take a
-    bounded time. They raise UnavailableError without an answer, UserError when a person has to
-    act."""
+    """The finder of one source of a flow. One thread calls ``find``, other threads call the other
+    methods. Calls take a bounded time. They raise UnavailableError when a server does not answer,
+    UserError when a person has to act."""
 
     def find(self, before: Before) -> Findings:
-        """Search everything."""
+        """Search for all partitions of the source."""
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
-        """The readable offsets; lacks unknown partitions."""
+        """Return the readable offsets; omits unknown partitions."""
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        """Offsets of ``earliest``, ``latest``, or a time with its zone; the end for a time after
-        the last event. Lacks unknown partitions."""
+        """Return the partitions' offsets of ``earliest``, ``latest``, or a time with its zone. For
+        a time after the last event, return the end. Omits unknown partitions."""
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """When the events at these offsets, or the next readable ones, came: microseconds since
-        1970. Lacks partitions that do not answer in time."""
+        """Return when the events at these offsets, or the next readable events, arrived:
+        microseconds since 1970. Omits partitions whose servers do not answer in time."""
 
     def finished(self) -> None:
         """Called, perhaps repeatedly, when all offers are read to their ends and the flow stops."""
 
     def close(self) -> None:
-        """Called last."""
+        """Release all resources. Called last."""
 
 
 class FinderBase(ABC):
-    """A ``Finder`` that has offsets by bounds but not by time; ``no_times`` is the error text."""
+    """A ``Finder`` that finds offsets by ``bounds``, not by time (``no_times``: the error text)."""
 
     no_times: str
 
@@ -124,7 +126,7 @@ class FinderBase(ABC):
         return {name: bounds.floor if to == "earliest" else bounds.safe for name, bounds in items}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """No event has a usable time."""
+        """Return nothing: no event has a usable time."""
         del at
         return {}
 

@@ -1,5 +1,5 @@
-"""Framing of streams: newlines, NUL bytes, octet counts (RFC 6587) or 4-byte lengths. Pure, at the
-cost of a search for the last newline and a copy; the commit thread splits into messages. Drops only
+"""Framing of streams: newlines, NUL bytes, octet counts (RFC 6587) or 4-byte lengths. Costs a
+search for the last newline and a copy; the commit thread splits the data into messages. Drops only
 ends of over-long messages and data after an invalid length, both counted."""
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ TRAILERS: Mapping[str, bytes] = {
     "length-prefixed": b"",
     "syslog": b"\n\r\0",
 }
-"""Bytes to strip from a message's end: many senders count a newline in."""
+"""Bytes to strip from a message's end: many senders count a newline as part of the message."""
 
 TRAILER_BYTES = 2
-"""Up to this many CR and NUL bytes at a message's end belong to its framing."""
+"""At most this many trailing bytes are stripped from a message's end."""
 
 _NEWLINE, _NUL = b"\n", b"\0"
 _MAX_COUNT = 1 << 24  # a larger count is text
@@ -45,7 +45,8 @@ _MAX_PREFIX = 1 << 28  # text reads as a length of 512 MiB or more
 
 
 class Messages(NamedTuple):
-    """Whole messages: each ends with a newline, or is ``data[start:end]`` of ``bounds``."""
+    """Messages in ``data``. Each ends with a newline; with ``bounds``, arrays of starts and ends,
+    each is ``data[start:end]``. ``incomplete``: the stream ended before the message did."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -58,8 +59,8 @@ class Messages(NamedTuple):
 
 
 class Cutter(Protocol):
-    """Frames one connection. Once ``malformed``, ``complaint`` is for people; ``hopeless``: reading
-    on is useless. ``skipped``: bytes that are in no message."""
+    """Framing of one connection. Once ``malformed``, ``complaint`` is an error text; if
+    ``hopeless``, nothing more can be read. ``skipped``: number of bytes in no message."""
 
     malformed: bool
     skipped: int
@@ -68,7 +69,7 @@ class Cutter(Protocol):
 
     @property
     def held(self) -> int:
-        """Bytes of an unfinished message."""
+        """Number of buffered bytes of an unfinished message."""
         ...
 
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]: ...
@@ -85,13 +86,14 @@ def cutter(framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> 
 
 
 class Framer:
-    """Cuts at newlines, with ``nul_ends`` also at NUL bytes, or by octet counts.
+    """Framing by newlines, with ``nul_ends`` also by NUL bytes, or by octet counts.
 
     ``auto`` decides by the first byte of the connection, after newlines and a PROXY protocol line:
-    a digit begins an octet count. An invalid count sets ``malformed``, and lines are cut up to the
-    next count before a syslog priority. In ``auto``, a count over ``max_line_bytes`` is valid only
-    before a syslog message: it may be a time that begins a line. Over-long messages keep a few
-    bytes more than ``max_line_bytes``, so that the commit thread notices; the rest is skipped.
+    a digit begins an octet count. An invalid count sets ``malformed``; the stream is then cut at
+    newlines up to the next count before a syslog priority. In ``auto``, a count over
+    ``max_line_bytes`` is valid only before a syslog message: it may be a time that begins a line.
+    Over-long messages keep a few bytes more than ``max_line_bytes``, by which the commit thread
+    recognizes them; their other bytes are skipped.
     """
 
     __slots__ = (
@@ -132,7 +134,7 @@ class Framer:
         return len(self._partial)
 
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
-        """Take the first ``size`` bytes of ``buffer``, which may then be overwritten."""
+        """Frame the first ``size`` bytes of ``buffer``, which the caller may then overwrite."""
         if self._counting is None:
             return self._begin(bytes(self._partial) + bytes(memoryview(buffer)[:size]))
         if self._lost:
@@ -176,7 +178,7 @@ class Framer:
         return messages + self._count(rest, len(rest))
 
     def end(self) -> list[Messages]:
-        """End of stream: an unfinished message counts."""
+        """Return the unfinished message, if any: the stream has ended."""
         rest = bytes(self._partial)
         self._partial.clear()
         count, space, _ = rest.partition(b" ")
@@ -275,8 +277,8 @@ class Framer:
         return size
 
     def _without_drift(self, data: bytes, starts: array[int], ends: array[int]) -> int | None:
-        """For senders whose counts are one too high, so that the next count loses a digit. Correct
-        the last two messages and return their end; None where that does not fit."""
+        """Correct the last two messages of senders whose counts are one too high, so that the next
+        count loses a digit. Return their end; None when the data does not fit that."""
         if len(starts) < 2 or not data[starts[-2]] == data[starts[-1]] == _PRIORITY[0]:
             return None
         head, start = ends[-2] - 1, starts[-1]
@@ -295,7 +297,7 @@ class Framer:
 
 
 class NulFramer(Framer):
-    """Cuts at NUL bytes; messages may have newlines."""
+    """Framing by NUL bytes; messages may contain newlines."""
 
     __slots__ = ()
 
@@ -323,7 +325,7 @@ class NulFramer(Framer):
 
 
 class PrefixedFramer(Framer):
-    """Each message follows its length, 4 bytes big-endian."""
+    """Framing by a length before each message, 4 bytes big-endian."""
 
     __slots__ = ()
     complaint = "an invalid length prefix; the rest is discarded"
@@ -370,7 +372,7 @@ class PrefixedFramer(Framer):
 
 
 class Lines(NamedTuple):
-    """Messages as slices of joined bytes; ``cut_bytes`` were cut off each over-long one."""
+    """Messages as slices of joined data. ``cut_bytes``: bytes cut off each over-long one, or 0."""
 
     starts: Indices
     ends: Indices
@@ -378,8 +380,7 @@ class Lines(NamedTuple):
 
 
 def find_lines(data: bytes, group: Sequence[ReceivedBlock]) -> Lines:
-    """The messages of blocks whose joined bytes are ``data``. Neighbours with equal rules are cut
-    in one pass."""
+    """Return the messages of blocks joined in ``data``. Adjacent equal rules share one pass."""
     lines: list[Lines] = []
     begin = 0
     for (rules, bounded), run in groupby(

@@ -1,6 +1,6 @@
-"""Ranged inputs: the contract for journals, Kafka partitions and lanes of queues. They list
-partitions (``control.snapshot.partitions``), give readable ends without waiting (``Positions``,
-collector) and read ranges (``connectors.ranged.reading``, executors). This module is light."""
+"""Contract of inputs with ranges of offsets: journals, Kafka partitions and lanes of queues. They
+list partitions (``control.snapshot.partitions``), report ends without waiting (``Positions``, in
+the collector), and read (``connectors.ranged.reading``, in executors). Loads no pyarrow."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from flumeng.platform.errors import CorruptError, FlumengError
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets [``start``, ``end``) of a partition; ``replayed``: perhaps delivered before. Offsets
-    only grow, and inputs may leave some out. With joined lines, ``emitted`` and ``sure`` are those
-    of the ``Progress`` before, and ``flush`` ends all messages. ``leader_epoch``: see ``Reach``."""
+    """Offsets [``start``, ``end``) of a partition; they grow, perhaps with gaps. ``replayed``:
+    perhaps delivered before. When lines are joined, ``emitted`` and ``sure`` are from the last
+    ``Progress``, and ``flush`` ends all messages. ``leader_epoch``: see ``Reach``."""
 
     partition: str
     start: int
@@ -40,7 +40,7 @@ Split = tuple[Range, ...]
 
 @dataclass(frozen=True)
 class Gone:
-    """Unreadable offsets [``start``, ``end``), to be acked in one transaction with ``also``."""
+    """Unreadable [``start``, ``end``), to be acked in one transaction with the writes ``also``."""
 
     start: int
     end: int
@@ -49,23 +49,23 @@ class Gone:
 
 
 class Contents(Protocol):
-    """Sizes in a partition whose offsets do not count events. Answers stay the same until acks."""
+    """Event counts for partitions whose offsets do not count events; change only after acks."""
 
     def events(self, start: int, end: int) -> int:
-        """About how many events lie in [start, end); at least one, unless it is empty."""
+        """Return about how many events lie in [start, end); at least one unless empty."""
 
     def cut(self, start: int, end: int, events: int) -> int:
-        """The end of a range of about ``events`` events: above ``start``, at most ``end``."""
+        """Return the end of a range of about ``events`` events, above ``start``, up to ``end``."""
 
     def address(self, start: int, end: int) -> str:
-        """The address for a reader of [start, end)."""
+        """Return the address that a reader of [start, end) needs."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a partition with joined lines. Events with their first line below ``emitted`` are
-    emitted. Reading resumes at ``offset``, which is no higher. Lines in [``offset``, ``sure``) are
-    read only to find out whether the next line of their stream continues a message."""
+    """Progress where lines are joined to messages. Messages whose first line is below ``emitted``
+    were emitted. Reading resumes at ``offset``, at most ``emitted``. Lines in [``offset``,
+    ``sure``) are read only to find out if the next line of their stream continues a message."""
 
     offset: int
     emitted: int
@@ -77,16 +77,17 @@ DELETED = "they were deleted before they were read"
 
 @dataclass(frozen=True)
 class Reach:
-    """The readable part of a partition: [``floor``, ``safe``) at ``address``, opaque to all but its
-    reader.
+    """The readable part of a partition: [``floor``, ``safe``) at ``address``, which only the
+    partition's reader interprets.
 
-    ``held``: unreadable events. ``trouble``: the error of a server that does not answer. A
-    ``closed`` partition gets no more events, a ``full`` one none until the next ack.
-    [``gone_from``, ``gone_below``) was lost for the reason ``gone_why``, and is skipped; from 0
-    there is no ``floor``. ``contents``: of a partition whose offsets do not count events; its
-    addresses omit ``left_out``. An exact repetition of a batch can be read up to ``repeatable``.
-    ``leader_epoch``: of the server that has all below ``safe``; None: the partition is never
-    truncated. ``cut``: the log was truncated below the ack, and the flow skips that.
+    ``held``: number of unreadable events from ``safe`` on. ``trouble``: the error of a server that
+    does not answer. A ``closed`` partition gets no more events, a ``full`` one none until the next
+    ack. [``gone_from``, ``gone_below``) was lost for the reason ``gone_why``, and is skipped; when
+    ``gone_from`` is 0, there is no ``floor``. ``contents``: event counts when offsets do not count
+    events; its addresses omit ``left_out``. An exact repetition of a batch can be read up to
+    ``repeatable``. ``leader_epoch``: of the server that has all events below ``safe``; None when
+    the partition is never truncated. ``cut``: the log was truncated below the ack, and the flow
+    skips the lost part.
     """
 
     address: str
@@ -111,11 +112,11 @@ Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]
 
 @dataclass(frozen=True)
 class Standstill:
-    """Why a partition is read only up to ``offset``, its ack or above.
+    """The reason why a partition is read only up to ``offset``, which is its ack or above.
 
     - ``nonsense``: its server contradicts itself, see ``why``;
     - ``lost``: it ends at ``offset``, below its ack, or was truncated there, see ``why``;
-    - ``gone``: it keeps nothing below ``offset``, and only ``acked`` is acked;
+    - ``gone``: it no longer has events below ``offset``, but only events below ``acked`` are acked;
     - ``held``: its server reports the next events unreadable;
     - ``damaged``: a batch has read corrupt data there, see ``why``;
     - ``unanswered``: its server does not send its reported events, see ``why``.
@@ -129,30 +130,29 @@ class Standstill:
 
 
 class Positions(Protocol):
-    """How far partitions can be read, for one task. No call waits for a server: one that is down
-    delays only its own partitions."""
+    """Ends of partitions, for one task. Never waits: a dead server delays only its partitions."""
 
     def open(self, spec: FlowSpec) -> None:
-        """Called first with each claim: partitions are now read by ``spec``."""
+        """Read partitions as ``spec`` requires. Called first after each claim of the task."""
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """The reach of each; lacks unreachable partitions. The caller is woken when it changes."""
+        """Return known readable parts by partition. The task is woken when a result changes."""
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """The next ``of`` returns data from after this call."""
+        """Make the next ``of`` return only data from after this call."""
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        """Try to read the first events of [start, end), not empty; fails like a reader."""
+        """Try to read the first events of non-empty [start, end). The future fails as a read."""
 
     def describe(self, standstill: Standstill) -> str:
-        """A text for people: the partition, its offset, the reason and the remedy."""
+        """Return a text for people: the partition, its offset, the reason and the remedy."""
 
     def close(self) -> None:
-        """The claim has ended: watch nothing until ``open``."""
+        """Watch nothing until the next ``open``: the collector's claim has ended."""
 
 
 Parts = Mapping[str, Sequence[tuple[int, int]]]
-"""Partition -> ranges of offsets."""
+"""Ranges of offsets by partition."""
 
 
 @runtime_checkable
@@ -160,7 +160,7 @@ class LeavingOut(Protocol):
     """Positions of partitions from which a batch may omit parts."""
 
     def leave_out(self, parts: Parts) -> None:
-        """The repeated batch was written without ``parts``; holds until the next ``open``."""
+        """Omit ``parts`` until the next ``open``: the batch to repeat was written without them."""
 
 
 class CutError(CorruptError):
@@ -176,12 +176,12 @@ class CutError(CorruptError):
 
 @runtime_checkable
 class FindingCuts(Protocol):
-    """Positions of partitions whose servers elect leaders (KIP-320 of Kafka)."""
+    """Positions of partitions whose logs an elected leader may truncate (KIP-320 of Kafka)."""
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
-        """Where the current log diverges from that of the leader of ``leader_epoch``, if below
-        ``offset``; there must be an event at ``offset`` or above. Fails with CutError when the flow
-        does not skip the lost part, else like a reader. Wakes the task."""
+        """Find where the current log diverges from that of the leader of ``leader_epoch``; None
+        when not below ``offset``. Needs an event at ``offset`` or above. The future fails with
+        CutError when the flow does not skip the lost part, else as a reader. Wakes the task."""
 
 
 OpenPositions = Callable[[Callable[[], None]], Positions]
@@ -205,7 +205,7 @@ class UnreadableError(FlumengError):
 
     @classmethod
     def parse(cls, text: str) -> UnreadableError:
-        """From the text, which is all that arrives of an executor's error."""
+        """Return the error with this text, which is all that arrives of an executor's error."""
         match = _UNREADABLE.fullmatch(text)
         assert match, text
         return cls(match[1], int(match[3]), match[4], damaged=match[2] == _DAMAGED)

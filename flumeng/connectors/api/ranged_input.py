@@ -15,8 +15,8 @@ import pyarrow as pa
 @dataclass(frozen=True)
 class Ends:
     """Readable offsets [``first``, ``end``). A ``closed`` partition gets no more events.
-    ``incarnation``: of these ends, where a partition can be replaced between ``list`` and ``read``;
-    events of another one are then discarded."""
+    ``incarnation``: that of the partition with these ends. Set it when a partition can be replaced
+    between ``list`` and ``read``: events of another incarnation are then discarded."""
 
     first: int
     end: int
@@ -36,7 +36,7 @@ class RangedInput(ABC):
     """The name of the source in flows, and a suffix of its partitions in ZooKeeper."""
 
     schema: ClassVar[pa.Schema] = pa.schema([])
-    """Columns of its events besides ``body``, ``ts``, ``host`` and ``attrs``."""
+    """Columns of the source's events besides ``body``, ``ts``, ``host`` and ``attrs``."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:
@@ -44,21 +44,21 @@ class RangedInput(ABC):
 
     @abstractmethod
     def list(self) -> Mapping[str, str]:
-        """All partitions, each with its incarnation; called every ``discovery_seconds``.
+        """Return all partitions, each with its incarnation; called every ``discovery_seconds``.
 
         A name has 1 to 150 characters; a byte that is no letter, digit, ``.``, ``_`` or ``-``
         counts five. An incarnation is 1 to 30 letters, digits, ``_`` and ``-``. A recreated
-        partition has a new one, so that it inherits no ack. A partition that is no longer listed is
-        finished: list it for as long as it has events to read.
+        partition has a new incarnation, so that it inherits no ack. A partition that is no longer
+        listed is finished: list it for as long as it has events to read.
         """
 
     @abstractmethod
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
-        """The readable ends; lacks unknown partitions. Called about once a second during reads."""
+        """Return known partitions' readable ends. Called about once a second during reads."""
 
     @abstractmethod
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The events of [``start``, ``end``) in order, in an executor.
+        """Yield the events of [``start``, ``end``) in order. Called in an executor.
 
         Batches have a column ``seq``, the offsets as int64, and any of ``body`` (binary), ``ts``
         (timestamp in UTC, else the time of reading), ``host``, ``attrs`` and the columns of

@@ -1,5 +1,5 @@
-"""Blocks: received lines, uncut, with their common origin. A block is one copy out of the receive
-buffer, one item in the commit thread's queue, and one step of a source with a cursor."""
+"""Blocks: received lines, not split yet, with a common origin. A block is one copy out of the
+receive buffer, one item in the commit thread's queue, and one step of a source with a cursor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _BOOKKEEPING_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How blocks are cut into events. At most TRAILER_BYTES of ``trailers`` are stripped."""
+    """Rules for splitting blocks into events. At most TRAILER_BYTES of ``trailers`` are stripped
+    from a line's end."""
 
     max_line_bytes: int
     trailers: bytes
@@ -21,7 +22,7 @@ class LineRules:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Origin:
-    """Where lines come from: one object for each connection or file, compared by identity."""
+    """The origin of lines: one object for each connection or file, compared by identity."""
 
     host: str
     attrs: tuple[tuple[str, str], ...]
@@ -30,12 +31,13 @@ class Origin:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ReceivedBlock:
-    """Whole lines: each ends with a newline, or is ``data[start:end]`` of ``bounds``.
+    """Whole lines: each ends with a newline; with ``bounds``, arrays of starts and ends, each is
+    ``data[start:end]``.
 
-    ``state`` becomes true of the source when these lines are journaled, in the same frame, so a
-    block with state has at most ``FRAME_EVENTS`` lines. ``file_offset``: of ``data`` in its file;
-    events then have an ``offset``. ``file_places``: offsets of the lines when ``data`` is not the
-    file's content. ``on_durable`` is called in the event loop once all of it is durable, with a seq
+    ``state``: changes of the source's state, journaled in the same frame as these lines, so a block
+    with state has at most ``FRAME_EVENTS`` lines. ``file_offset``: of ``data`` in its file; events
+    then have an ``offset``. ``file_places``: offsets of the lines when ``data`` is not the file's
+    content. ``on_durable`` is called in the event loop once the whole block is durable, with a seq
     above its events that never falls; ``on_unfit`` with the reason when it can never be stored.
     """
 

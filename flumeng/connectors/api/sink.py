@@ -45,16 +45,17 @@ class BatchId:
 
 
 Commit = Callable[[BatchId | None], None]
-"""Makes a prepared batch visible, unless the target has that number or a higher one. None always
-adds. Raises ConflictError for another owner, UnavailableError when a retry may help."""
+"""Makes a prepared batch visible, unless the target has this number or a higher one; with None,
+always. Raises ConflictError for another owner, UnavailableError when a retry may help."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """``events`` went in; of these, ``refused`` had implausible times, and other sinks refused
-    ``dead_letters``. ``files`` are to be renamed, source to target (URIs). ``commit`` makes the
-    batch visible. When stages make their directories, ``files`` come from the roots ``staged``, and
-    the roots ``abandoned`` may hold garbage."""
+    """Result of writing a batch. ``events``: number of events given to the sink. Of these,
+    ``refused`` had implausible times, and ``dead_letters`` were refused by other sinks. ``files``
+    are to be renamed, source to target (URIs). ``commit`` makes the batch visible. When stages make
+    their directories, ``files`` come from the roots ``staged``, and the roots ``abandoned`` may
+    hold garbage."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
@@ -68,10 +69,10 @@ class Written:
 @dataclass(frozen=True)
 class Attempt:
     """One attempt to write a batch. ``staging``: a directory (URI) for each of the sink's roots;
-    empty when nothing is run; ``makes_staging``: the stage creates it. ``batch``: only for sinks
-    that write at once, in flows that deliver exactly once. ``patience_seconds``: give up a failing
-    server that has accepted nothing for so long; None: the sink decides. ``exactly_once``: no event
-    may be in the target twice."""
+    empty when nothing is run. ``makes_staging``: the stage creates it. ``batch``: only for sinks
+    that write at once, in flows that deliver exactly once. ``patience_seconds``: time after which
+    to give up a failing server that has accepted nothing; None when the sink decides.
+    ``exactly_once``: no event may be in the target twice."""
 
     staging: Mapping[str, str] = field(default_factory=dict)
     batch: BatchId | None = None
@@ -82,12 +83,12 @@ class Attempt:
 
 
 class BatchTooWideError(FlumengError):
-    """The batch makes more files than a commit can hold: a smaller one will do."""
+    """The batch makes more files than a commit can hold; a smaller batch can be committed."""
 
 
 class Sink(Protocol):
-    """A sink of a flow, created from its options and a ``TaskRevision`` when the task starts. That
-    touches no server. Raises UserError for a missing secret or package."""
+    """A sink of a flow, created from its options and a ``TaskRevision`` when the task starts.
+    Creation touches no server, and raises UserError for a missing secret or package."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -95,24 +96,24 @@ class Sink(Protocol):
 
     @property
     def identified(self) -> bool:
-        """Whether its stage needs the columns of ``events.identity``. It strips them itself."""
+        """Whether its stage needs the columns of ``events.identity``, which the stage strips."""
 
     @property
     def writes_at_once(self) -> bool:
-        """Whether its stage writes under a batch's number. Only for sinks by batch."""
+        """Whether its stage writes the target, by batch number. Only if exactly once *by batch*."""
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
-        """``batch`` with a last Arrow stage that writes it: when that ends, every event of a split
-        is durable, or in ``attempt.dead_letters``. It yields a few rows a split.
+        """Return ``batch`` with a last Arrow stage that writes it. When the stage ends, every event
+        of a split is durable, or in ``attempt.dead_letters``. The stage yields a few rows per
+        split.
 
         Called as a trial when the task starts, and for each attempt, perhaps for two batches at
-        once; it computes nothing. A sink with ``roots`` changes only ``attempt.staging``, which the
-        loop cleans up. Raises UserError when the columns do not fit.
+        once; the call itself computes nothing. A sink with ``roots`` changes only
+        ``attempt.staging``, which the loop cleans up. Raises UserError when the columns do not fit.
         """
 
     def written(self, rows: Sequence[Row]) -> Written:
-        """Sums up the rows of all splits. Raises BatchTooWideError; other errors repeat the
-        batch."""
+        """Sum up the rows of all splits. Raises BatchTooWideError; other errors repeat a batch."""
 
 
 @runtime_checkable
@@ -120,5 +121,5 @@ class Probed(Protocol):
     """A sink whose target can be probed before a flow is applied."""
 
     def probe(self) -> None:
-        """Contact the target once, changing nothing; never called while the flow runs. Raises
-        UserError when the author must change the options, UnavailableError without an answer."""
+        """Contact the target once, changing nothing; never while the flow runs. Raises UserError
+        when the author must change the options, UnavailableError if the target does not answer."""

@@ -1,5 +1,5 @@
-"""The contract of sources. A source receives events of one kind and submits them as blocks. It
-never waits for the disk: it is paused. It knows nothing of journals, tasks or the node."""
+"""The contract of sources. A source receives events of one kind and submits them as blocks. It is
+paused instead of waiting for the disk. It knows nothing of journals, tasks or the node."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def now_us() -> int:
 class SourceContext:
     """The services of the worker for one run of a source.
 
-    ``submit`` takes a block without blocking, in the thread of the event loop. ``fail``: the source
-    cannot go on, and is restarted later. ``changed``: ``problem`` has changed. ``state``: the
-    journaled source state at the start. ``share_ports``: other workers of this node listen on the
-    same address. ``counters``: of the source; submitted blocks are counted elsewhere. ``policy`` is
-    for checks that need an opened file. ``held_by``: why the journal is blocked, else empty.
-    ``note`` makes changes of the state durable at once, beside the journal; journaled values under
-    such a key come before it. It blocks, raises OSError, and is thread-safe. ``deliveries`` answer
-    when durable events are in the sinks.
+    ``submit`` takes a block without blocking, in the thread of the event loop. ``fail`` reports
+    that the source cannot go on; it is restarted later. ``changed`` reports that ``problem`` has
+    changed. ``state``: the journaled source state at the start. ``share_ports``: other workers of
+    this node listen on the same address. ``counters``: of the source; submitted blocks are counted
+    elsewhere. ``policy`` is for checks that need an opened file. ``held_by``: why the journal is
+    blocked, else empty. ``note`` makes changes of the state durable at once, outside the journal; a
+    journaled value of the same key takes precedence. It blocks, raises OSError, and is thread-safe.
+    ``deliveries``: waits until durable events are in the sinks.
     """
 
     hostname: str
@@ -54,16 +54,16 @@ class Source(ABC):
     """Whether all workers of a node run it, listening on the same address."""
 
     addresses: tuple[str, ...] = ()
-    """Where it listens, once started: "host:port" with the real port."""
+    """Where the source listens, once started: "host:port" with the real port."""
 
     problem: str | None = None
-    """Why a part of it does not work while the rest does."""
+    """Why a part of the source does not work while the other parts do; else None."""
 
     held_by: str = ""
     """Why this source itself is blocked, for people; else empty."""
 
     held_since: float = 0.0
-    """In the event loop's time."""
+    """When the source was blocked, in the event loop's time."""
 
     @abstractmethod
     def __init__(self, options: Any, context: SourceContext) -> None:
@@ -71,15 +71,15 @@ class Source(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin to receive. Raises UserError; ``stop`` is called then too."""
+        """Begin to receive. Raises UserError if a person must act; ``stop`` is called then too."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Submit all received events and release everything; submit nothing afterwards."""
+        """Submit all received events and release all resources; submit nothing afterwards."""
 
     @abstractmethod
     def pause(self) -> None:
-        """The journal is behind: receive nothing until ``resume``. May be called again."""
+        """Receive nothing until ``resume``: the journal is behind. May be called again."""
 
     @abstractmethod
     def resume(self) -> None: ...

@@ -25,7 +25,7 @@ class ConsoleSink:
     identified = writes_at_once = False
 
     def __init__(self, _options: Console, _task: TaskRevision) -> None:
-        """There is nothing to set."""
+        """Accept the arguments of every sink; there is nothing to set."""
 
     def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
         return batch.arrow(show, SHOWN_SCHEMA)
@@ -45,7 +45,7 @@ class NoopSink:
     identified = writes_at_once = False
 
     def __init__(self, _options: Noop, _task: TaskRevision) -> None:
-        """There is nothing to set."""
+        """Accept the arguments of every sink; there is nothing to set."""
 
     def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
         return batch.arrow(count, COUNT_SCHEMA)
@@ -55,7 +55,7 @@ class NoopSink:
 
 
 def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row per split: its first events as lines, and their number."""
+    """Yield one row for a split: its first events as lines of text, and the number of events."""
     lines: list[str] = []
     events = 0
     for batch in batches:
@@ -67,13 +67,13 @@ def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row per split: the number of events."""
+    """Yield one row for a split: the number of its events."""
     events = sum(batch.num_rows for batch in batches)
     yield pa.RecordBatch.from_arrays([pa.array([events], pa.int64())], schema=COUNT_SCHEMA)
 
 
 def render(event: dict[str, Any]) -> str:
-    """One line of JSON without control characters."""
+    """Return an event as one line of JSON without control characters."""
     shown = {name: _plain(value) for name, value in event.items() if value is not None}
     text = json.dumps(shown, ensure_ascii=False, default=str)
     if len(text) > LINE_CHARACTERS:
@@ -88,7 +88,7 @@ def _events(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Values; times beyond Python's years 1 to 9999 become texts."""
+    """Return a column's values; times outside of Python's years 1 to 9999 become texts."""
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):

@@ -1,1 +1,1 @@
-"""Dead letters source: the parts of a replay's list are partitions."""
+"""Source of replayed dead letters: the parts of a replay's list are partitions."""

@@ -22,7 +22,7 @@ from flumeng.platform.remote_store import Resolve
 THREADS = 8
 FILES_AT_ONCE = 100
 BYTES_AT_ONCE = 16 * 1024 * 1024
-"""Limits of a thread's portion: files, and their bytes."""
+"""Limits of the files that a thread processes in one step: their number and bytes."""
 NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
 DAMAGE = (ValueError, TypeError, LookupError, pa.ArrowException)
@@ -32,7 +32,7 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class DeadLetterFile:
-    """``path`` in the store, ``name`` below the root; ``modified`` in seconds since the epoch."""
+    """A file: ``path`` in the store, ``name`` below the root; ``modified`` in epoch seconds."""
 
     path: str
     name: str
@@ -42,13 +42,13 @@ class DeadLetterFile:
 
 class DeadLetterDirectory:
     def __init__(self, location: str, resolve: Resolve = secrets.resolve) -> None:
-        """``location``: that of the sink ``files``. Raises UserError."""
+        """Open the store at ``location``, the path of the sink ``files``. Raises UserError."""
         self.store: FileStore
         self.store, self.root = open_store(PatternPath(location).root, resolve)
         self._ours = re.compile(_expression(location))
 
     def files(self) -> list[DeadLetterFile]:
-        """Sorted by name. Raises UserError, UnavailableError."""
+        """Return the files, sorted by name. Raises UserError, UnavailableError."""
         selector = fs.FileSelector(self.root, allow_not_found=True, recursive=True)
         with self.errors(self.root):
             infos = self.store.files.get_file_info(selector)
@@ -65,7 +65,7 @@ class DeadLetterDirectory:
 
     @contextmanager
     def errors(self, path: str) -> Iterator[None]:
-        """Converts errors to CorruptError (damage), GoneError, UserError, UnavailableError."""
+        """Convert errors to CorruptError (damage), GoneError, UserError, UnavailableError."""
         try:
             yield
         except FileNotFoundError as error:
@@ -89,8 +89,8 @@ def each(
     damaged: dict[str, str],
     on_progress: OnProgress = lambda _files: None,
 ) -> Generator[tuple[DeadLetterFile, T]]:
-    """Results of ``work`` in the files' order, files in parallel. Adds damaged files and reasons to
-    ``damaged``; skips missing ones. ``on_progress`` receives increments of finished files."""
+    """Yield ``work``'s results in the files' order, in parallel. Damaged files and reasons go to
+    ``damaged``, missing ones are skipped. ``on_progress`` gets increments of finished files."""
 
     def done(file: DeadLetterFile) -> tuple[T | None, CorruptError | None]:
         try:
@@ -115,7 +115,7 @@ def each(
 
 
 def _groups(files: Iterable[DeadLetterFile]) -> Iterator[list[DeadLetterFile]]:
-    """Groups small files into few steps."""
+    """Group files, so that a thread processes several small ones in one step."""
     group: list[DeadLetterFile] = []
     size = 0
     for file in files:
@@ -133,7 +133,7 @@ class GoneError(UserError):
 
 
 def _expression(location: str) -> str:
-    """A pattern for the names of the sink's files below the root of ``location``."""
+    """Return a pattern for the names of the sink's files below the root of ``location``."""
     path = split_query(location)[0].rstrip("/")
     fixed = fixed_part(path)
     rest = "" if fixed == path else path[fixed.rfind("/") + 1 :]

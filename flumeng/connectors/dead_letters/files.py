@@ -1,4 +1,4 @@
-"""One dead letter file, Parquet or JSON: numbered rows; missing or mistyped columns are null."""
+"""One dead letter file, Parquet or JSON. Rows are numbered; absent or mistyped columns are null."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from flumeng.platform.errors import CorruptError
 ROWS_AT_ONCE = 20_000
 BLOCK_BYTES = 4 * 1024 * 1024
 WHOLE_BYTES = 1024 * 1024
-"""A Parquet file up to this size takes one request."""
+"""A Parquet file up to this size is read with one request."""
 CODECS = {".zst": "zstd", ".gz": "gzip"}
 REASON, TIME = "dead_reason", "dead_time"
 
 B = TypeVar("B", bound=Any)
 Keep = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""A mask of the rows to keep, from rows with the columns ADDED."""
+"""Function that returns a mask of the rows to keep, from rows with the columns ADDED."""
 
 
 class Letters(Protocol):
-    """Reading raises CorruptError (also for other files), GoneError, UserError,
-    UnavailableError."""
+    """The rows of one dead letter file. Methods raise CorruptError (also for other files),
+    GoneError, UserError, UnavailableError."""
 
     def read(
         self, schema: pa.Schema, start: int = 0, end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """All rows [start, end), in ``schema``."""
+        """Yield all rows [start, end), in ``schema``."""
 
     def dead(self, selection: Selection) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows with the columns ADDED, and the first number; may omit unselected rows."""
+        """Yield first row numbers and rows, with the columns ADDED; may omit unselected rows."""
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
-        """These rows as JSON."""
+        """Return these rows as JSON, by row number."""
 
     def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
         """Write the rows to keep into ``output`` in the same format, and close it."""
@@ -79,7 +79,8 @@ class ParquetDeadLetters:
         end: int | None,
         skips: Callable[[pq.RowGroupMetaData], bool] = lambda _: False,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows [start, end) and the number of the first, without row groups to skip."""
+        """Yield the first row's number and rows [start, end), without the row groups that ``skips``
+        selects."""
         with self._directory.errors(self._path), self._open() as file:
             there = [name for name in schema.names if name in file.schema_arrow.names]
             row = 0
@@ -201,7 +202,7 @@ class JsonDeadLetters:
 def _with_rows(
     batches: Iterator[B], rows: Collection[int]
 ) -> Iterator[tuple[B, list[tuple[int, int]]]]:
-    """The batches with some of ``rows``: indices in the batch, and row numbers."""
+    """Yield batches with some of ``rows``: the rows' indices in the batch, and their numbers."""
     left = sorted(rows)
     first = left[0]
     for batch in batches:
@@ -234,7 +235,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _misses(selection: Selection, group: pq.RowGroupMetaData) -> bool:
-    """Whether no dead letter of the group is selected, by the footer."""
+    """Return whether the file's footer shows that no dead letter of the group is selected."""
     for index in range(group.num_columns):
         column = group.column(index)
         if column.path_in_schema == TIME:

@@ -10,7 +10,7 @@ from flumeng.control.zookeeper import Store
 
 
 class DeadLettersFinder(FinderBase):
-    """See ``Finder``. The flow's options have all parts; no server is queried."""
+    """``Finder`` of a replay. The flow's options list all parts; no server is queried."""
 
     no_times = "a replay is read from earliest, latest or an offset, not from a time"
 

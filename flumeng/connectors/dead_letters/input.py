@@ -20,13 +20,13 @@ class DeadLettersInput:
         return DeadLettersPositions(self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> DeadLettersReader | None:
-        """Raises UserError when the store's credentials are missing."""
+        """Return the flow's reader, if any. Raises UserError for missing store credentials."""
         source = source_of(spec, DeadLettersSource)
         return None if source is None else DeadLettersReader.of(source)
 
 
 class DeadLettersPositions(WatchedPositions):
-    """See ``Positions``. No server is watched: the options have the ends."""
+    """``Positions`` of a replay. No server is watched: the flow's options contain the ends."""
 
     _source: DeadLettersSource | None = None
 

@@ -1,4 +1,4 @@
-"""Purges dead letters: deletes whole files, or replaces files without the selected ones."""
+"""Purges dead letters: deletes files, or rewrites them without the selected dead letters."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flumeng.connectors.dead_letters.replay_lists import DIRECTORY, Replays, tak
 from flumeng.connectors.dead_letters.selection import Selection
 
 ASIDE = "purging"
-"""Directory of incomplete rewritten files, below that of the lists."""
+"""Directory of rewritten files that are not complete yet, below the directory of replay lists."""
 DAY_SECONDS = LEFTOVER_SECONDS = 86_400.0
 MOST_FILES = 10_000
 
 
 @dataclass(frozen=True)
 class Purge:
-    """Selects letters of ``selection``; with ``replays`` only those taken by one of them."""
+    """The dead letters of ``selection``; with ``replays``, only those that a replay has taken."""
 
     selection: Selection
     replays: Replays | None = None
@@ -60,7 +60,7 @@ def count(
     purge: Purge,
     on_progress: OnProgress = lambda _files: None,
 ) -> Counted:
-    """A dry run of ``delete``. Raises UserError, UnavailableError."""
+    """Count the dead letters and files to delete. Raises UserError, UnavailableError."""
 
     def work(file: DeadLetterFile) -> tuple[int, bool]:
         meant = left = 0
@@ -83,7 +83,8 @@ def delete(
     purge: Purge,
     on_progress: OnProgress = lambda _files: None,
 ) -> dict[str, str]:
-    """Returns the damaged files, which stay, with reasons. Raises UserError, UnavailableError."""
+    """Delete the counted dead letters. Returns the damaged files, which stay, with reasons. Raises
+    UserError, UnavailableError."""
     damaged: dict[str, str] = {}
 
     def do(files: list[DeadLetterFile], work: Callable[[DeadLetterFile], None]) -> None:
@@ -104,7 +105,7 @@ def delete(
 
 
 def remove(directory: DeadLetterDirectory, file: DeadLetterFile) -> None:
-    """Idempotent."""
+    """Delete the file if it exists."""
     with directory.errors(file.path):
         if directory.store.exists(file.path):
             directory.store.files.delete_file(file.path)
@@ -126,7 +127,7 @@ def _rewrite(
 
 
 def _remove_leftovers(directory: DeadLetterDirectory, aside: str) -> None:
-    """Delete the files of killed purges; a running one has a file there only for seconds."""
+    """Delete old files of killed purges; a running purge has a file there only for seconds."""
     for info in directory.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
         if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
             directory.store.files.delete_file(info.path)
@@ -135,8 +136,7 @@ def _remove_leftovers(directory: DeadLetterDirectory, aside: str) -> None:
 def outdated(
     files: list[DeadLetterFile], keep: Keep, now: float, needed: Collection[str] = ()
 ) -> list[DeadLetterFile]:
-    """Files beyond the retention, oldest first, except ``needed``. ``now``: seconds since the
-    epoch."""
+    """Return files beyond ``keep``, oldest first, except ``needed``. ``now``: epoch seconds."""
     left = sum(file.bytes for file in files)
     expired: list[DeadLetterFile] = []
     for file in sorted(files, key=lambda file: (file.modified, file.name)):

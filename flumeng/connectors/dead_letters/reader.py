@@ -45,7 +45,8 @@ class DeadLettersReader:
         return MESSAGE_SCHEMA if self.messages else READ_SCHEMA
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Raises UnreadableError itself: ``seq`` is the event's own, and no offset."""
+        """Yield the selected events. Raises UnreadableError itself, with a row number as the
+        offset: ``seq`` is that of the original event."""
         del address
         offset = piece.start
         try:
@@ -69,7 +70,7 @@ class DeadLettersReader:
     def _letters(
         self, directory: DeadLetterDirectory, listed: ListedFile, piece: Range, first: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows of the file in ``piece``, and the offset of each batch."""
+        """Yield the file's rows that lie in ``piece``, and the offset of each batch."""
         path = directory.path_of(listed.name)
         with directory.errors(path):
             (info,) = directory.store.files.get_file_info([path])
@@ -87,7 +88,7 @@ class DeadLettersReader:
     def _events(
         self, letters: pa.RecordBatch, row: int, mask: pa.BooleanArray, partition: str
     ) -> pa.RecordBatch:
-        """The original events. A lost identity is replaced by the row's."""
+        """Return the original events; a missing identity becomes the row's partition and number."""
         rows = pc.add(pc.indices_nonzero(mask).cast(pa.int64()), row)
         lost = pc.or_(letters["journal"].is_null(), letters["seq"].is_null())
         attrs = _filled(letters["attrs"])
@@ -116,7 +117,7 @@ def _filled(attrs: pa.MapArray) -> pa.MapArray:
 def _part(
     reader: DeadLettersReader, number: int
 ) -> tuple[DeadLetterDirectory, Selection, tuple[ListedFile, ...]]:
-    """A part of the list. Marks the list as read."""
+    """Return a part of the replay's list. Marks the list as read."""
     directory = DeadLetterDirectory(reader.location, dict(reader.resolved).__getitem__)
     selection, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
     replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)

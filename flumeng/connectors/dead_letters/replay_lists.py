@@ -1,7 +1,7 @@
-"""Lists of the letters taken by replays, one per replay, below ``ROOT/_replays/FLOW``. A list,
-written before the replay's flow, counts once that flow exists or has read from it (mark ``.read``);
-mark ``.done``: all letters are in the sinks. Lists hold selections instead of row numbers, so that
-a purge keeps them valid."""
+"""Lists of the dead letters taken by replays, one list per replay, below ``ROOT/_replays/FLOW``. A
+list is written before the replay's flow. It counts once that flow exists or has read from it (mark
+``.read``). Mark ``.done``: all its dead letters are in the sinks. Lists hold selections instead of
+row numbers, so that a purge keeps them valid."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class ReplayList:
-    """``name`` is never reused. ``parts`` are read independently."""
+    """The list of one replay. ``name`` is never reused. ``parts`` are read independently."""
 
     name: str
     selection: Selection
@@ -69,7 +69,7 @@ class ReplayList:
 
     @classmethod
     def of(cls, name: str, selection: Selection, files: Iterable[ListedFile]) -> ReplayList:
-        """Splits ``files`` (at least one) into parts of about equal size."""
+        """Return a list of ``files`` (at least one), split into parts of about equal size."""
         by_name = sorted(files, key=lambda file: file.name)
         rows = sum(file.rows for file in by_name)
         count = max(1, min(MOST_PARTS, len(by_name), rows // ROWS_IN_PART))
@@ -99,7 +99,7 @@ def path_of(directory: DeadLetterDirectory, flow: str, name: str, kind: str) -> 
 
 
 def write(directory: DeadLetterDirectory, flow: str, listed: ReplayList) -> None:
-    """Durable when it returns. Raises UserError, UnavailableError."""
+    """Write the list; it is durable on return. Raises UserError, UnavailableError."""
     selections: dict[Selection, int] = {}
     tables = []
     for part in listed.parts:
@@ -133,7 +133,7 @@ def write(directory: DeadLetterDirectory, flow: str, listed: ReplayList) -> None
 
 
 def mark(directory: DeadLetterDirectory, flow: str, name: str, kind: str) -> None:
-    """Durable, idempotent. Raises UserError, UnavailableError."""
+    """Write the mark of this kind; durable, idempotent. Raises UserError, UnavailableError."""
     path = path_of(directory, flow, name, kind)
     with directory.errors(path):
         if not directory.store.exists(path):
@@ -143,7 +143,7 @@ def mark(directory: DeadLetterDirectory, flow: str, name: str, kind: str) -> Non
 
 
 def remove(directory: DeadLetterDirectory, flow: str, name: str) -> None:
-    """Removes the list first: the marks mean nothing without it."""
+    """Remove the list, then its marks, which mean nothing without the list."""
     for kind in (LIST, READ, DONE):
         path = path_of(directory, flow, name, kind)
         with directory.errors(path):
@@ -154,7 +154,7 @@ def remove(directory: DeadLetterDirectory, flow: str, name: str) -> None:
 def read_part(
     directory: DeadLetterDirectory, flow: str, name: str, number: int
 ) -> tuple[Selection, tuple[ListedFile, ...]]:
-    """Raises CorruptError, GoneError, UserError, UnavailableError."""
+    """Read one part of a list. Raises CorruptError, GoneError, UserError, UnavailableError."""
     path = path_of(directory, flow, name, LIST)
     with directory.errors(path), pq.ParquetFile(path, filesystem=directory.store.files) as file:
         return _listed(file, [number])
@@ -174,8 +174,8 @@ def _listed(
 
 @dataclass(frozen=True)
 class Replays:
-    """A flow's counted lists: selection and files. ``done``: all in the sinks; ``unused``: not
-    counted."""
+    """A flow's replay lists that count, each with its selection and files. ``done``: lists whose
+    dead letters are all in the sinks. ``unused``: lists that do not count."""
 
     lists: Mapping[str, tuple[Selection, tuple[str, ...]]] = field(default_factory=dict)
     done: frozenset[str] = frozenset()
@@ -197,7 +197,8 @@ class Replays:
 
 
 def replays(directory: DeadLetterDirectory, flow: str, current: Collection[str]) -> Replays:
-    """``current``: lists of existing flows. Raises CorruptError, UserError, UnavailableError."""
+    """Read the flow's lists. ``current``: lists of existing flows. Raises CorruptError, UserError,
+    UnavailableError."""
     path = directory.path_of(DIRECTORY, flow)
     with directory.errors(path):
         infos = directory.store.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
@@ -218,7 +219,7 @@ def replays(directory: DeadLetterDirectory, flow: str, current: Collection[str])
 
 
 def forget(directory: DeadLetterDirectory, flow: str, replays: Replays) -> None:
-    """Remove finished lists without any existing file."""
+    """Remove finished lists none of whose files exists any more."""
     there = {file.name for file in directory.files()}
     for name in replays.done:
         if there.isdisjoint(replays.lists[name][1]):
@@ -226,7 +227,7 @@ def forget(directory: DeadLetterDirectory, flow: str, replays: Replays) -> None:
 
 
 def taken_mask(taken: Sequence[Selection], letters: pa.RecordBatch) -> pa.BooleanArray:
-    """Mask of ``letters`` in one of these selections."""
+    """Return a mask of the ``letters`` that one of these selections selects."""
     mask = pa.repeat(pa.scalar(value=False), letters.num_rows)
     for selection in taken:
         mask = pc.or_(mask, selection.mask(letters))
@@ -238,8 +239,8 @@ BODY = pa.schema([EVENT_SCHEMA.field("body")])
 
 @dataclass
 class Listing:
-    """``files`` with dead letters to take. ``replayed``: selected dead letters taken before;
-    ``bodiless``: those without a body, which are no events."""
+    """``files`` that have dead letters to take. ``replayed``: number of selected ones taken before;
+    ``bodiless``: number of those without a body, which are no events."""
 
     files: list[ListedFile] = field(default_factory=list)
     replayed: int = 0
@@ -259,7 +260,7 @@ def list_dead_letters(
     replays: Replays,
     on_progress: OnProgress = lambda _files: None,
 ) -> Listing:
-    """Raises UserError, UnavailableError."""
+    """List selected dead letters not taken before. Raises UserError, UnavailableError."""
 
     def work(file: DeadLetterFile) -> tuple[ListedFile, int, dict[str, int], bool]:
         letters = open_dead_letters(directory, file)

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Selection:
-    """Selects dead letters that match all given fields. ``reason`` is a substring, ``place`` a
-    prefix; ``since`` <= time of death < ``until``, in microseconds since the epoch."""
+    """Criteria that a dead letter must all match. ``reason`` is a substring, ``place`` a prefix;
+    ``since`` <= time of death < ``until``, in microseconds since the epoch."""
 
     reason: str = ""
     place: str = ""
@@ -22,7 +22,7 @@ class Selection:
     until: int | None = None
 
     def mask(self, letters: pa.RecordBatch) -> pa.BooleanArray:
-        """Mask of selected ``letters`` (columns ``dead_letters.ADDED``), without nulls."""
+        """Return a mask of the selected ``letters``, which have the columns ADDED; no nulls."""
         mask = pa.repeat(pa.scalar(value=True), letters.num_rows)
         if self.reason:
             mask = pc.and_(mask, pc.match_substring(letters["dead_reason"], self.reason))
@@ -42,7 +42,7 @@ class Selection:
         return self.since is not None or self.until is not None
 
     def misses(self, first: int, last: int) -> bool:
-        """Whether no dead letter that died from ``first`` to ``last`` is selected."""
+        """Return whether no dead letter with a time from ``first`` to ``last`` can be selected."""
         early = self.since is not None and last < self.since
         return early or (self.until is not None and first >= self.until)
 
@@ -52,7 +52,7 @@ class Selection:
 
     @property
     def words(self) -> str:
-        """For the audit, like `` (place=filters)``; empty when all are selected."""
+        """The criteria, for the audit log, like `` (place=filters)``; empty without criteria."""
         given = json.loads(str(self))
         return (
             f" ({', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""

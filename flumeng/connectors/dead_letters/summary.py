@@ -34,14 +34,14 @@ _VALUES = (
 )
 """Variable parts of reasons: quoted text, brackets with numbers, numbers."""
 ANSWER = "^HTTP [0-9]{3}"
-"""A constant prefix."""
+"""Prefix of a reason that is kept when its variable parts are replaced: an HTTP status."""
 KEY = ["place", "revision", "reason"]
 
 
 @dataclass(frozen=True)
 class DeadLetterKind:
-    """``reason`` is the common part, ``example`` a complete one. ``replayed``: number of letters
-    taken by a replay. Times in microseconds since the epoch."""
+    """A group of similar dead letters. ``reason``: the common part; ``example``: a complete reason.
+    ``replayed``: number taken by a replay. Times in microseconds since the epoch."""
 
     place: str
     revision: int
@@ -55,7 +55,7 @@ class DeadLetterKind:
 
 @dataclass
 class Summary:
-    """``files`` and ``bytes``: of files with selected dead letters. ``damaged``: file -> reason."""
+    """Counts. ``files``, ``bytes``: with selected dead letters. ``damaged``: reasons by file."""
 
     letters: int = 0
     replayed: int = 0
@@ -72,7 +72,7 @@ def summarize(
     replays: Replays,
     on_progress: OnProgress = lambda _files: None,
 ) -> Summary:
-    """Most frequent kinds first. Raises UserError, UnavailableError."""
+    """Count dead letters by kind, most frequent first. Raises UserError, UnavailableError."""
 
     def work(file: DeadLetterFile) -> _Counter:
         counter = _Counter()
@@ -94,7 +94,7 @@ def summarize(
 
 
 class _Counter:
-    """Groups many dead letters at once, those of small files together."""
+    """Counter that groups many dead letters at once, those of small files together."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
@@ -130,7 +130,7 @@ class _Counter:
 
 
 def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.Table:
-    """A row for each dead letter, with the fields of DeadLetterKind."""
+    """Return a row for each dead letter, with the fields of DeadLetterKind."""
     reasons = pc.fill_null(letters["dead_reason"], "")
     times = pc.fill_null(letters["dead_time"].cast(pa.int64()), 0)
     return pa.table(
@@ -148,7 +148,7 @@ def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.Table:
 
 
 def _grouped(counted: pa.Table) -> pa.Table:
-    """One row for each kind, in the order of their first rows."""
+    """Return one row for each kind, in the order of the kinds' first rows."""
     how = {"letters": "sum", "replayed": "sum", "first": "min", "last": "max", "example": "first"}
     groups = counted.group_by(KEY, use_threads=False).aggregate(list(how.items()))
     columns = [*KEY, *(f"{name}_{function}" for name, function in how.items())]
@@ -167,7 +167,7 @@ def _shared(reasons: pa.StringArray) -> pa.StringArray:
 
 
 CLOCKS_SECONDS = 3_600.0
-"""Maximum clock skew by which a dead letter is younger than its file."""
+"""Maximum clock skew: a dead letter's time is at most this much later than its file's."""
 
 
 @dataclass(frozen=True, order=True)
@@ -184,7 +184,8 @@ def newest(
     limit: int,
     on_progress: OnProgress = lambda _files: None,
 ) -> tuple[list[bytes], dict[str, str]]:
-    """Up to ``limit`` dead letters, and the damaged files. Raises UserError, UnavailableError."""
+    """Return up to ``limit`` dead letters as JSON, newest first, and the damaged files. Raises
+    UserError, UnavailableError."""
     by_path = {file.path: file for file in files}
     kept: list[_DeadLetter] = []
     damaged: dict[str, str] = {}

@@ -1,5 +1,5 @@
-"""Stage that indexes a split by a few concurrent requests of some megabytes. Rejected events are
-sent again until none is accepted for half a minute; then the loop retries the batch."""
+"""Stage that indexes a split by a few concurrent requests of some megabytes. Events rejected
+temporarily are sent again; after half a minute without progress the batch is retried."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AT_ONCE = 2
 RETRY_SECONDS = 30.0
 GATHERED_BYTES = 4 * 1024 * 1024
 DONE_SCHEMA = pa.schema([pa.field("events", pa.int64()), pa.field("refused", pa.int64())])
-"""``refused``: number of events with an implausible time."""
+"""Output columns of the stage; ``refused`` counts events with an implausible time."""
 
 Refused = tuple[pa.RecordBatch, Sequence[str]]
 """Refused events, and the reason for each."""
@@ -42,14 +42,14 @@ Refused = tuple[pa.RecordBatch, Sequence[str]]
 
 @dataclass(frozen=True)
 class IndexEvents:
-    """Indexes a split's events, and yields one row."""
+    """Indexes the events of a split, and yields one row of DONE_SCHEMA."""
 
     connection: Connection
     bulk_body: BulkBody
     template: Template | None = None
     patience_seconds: float | None = None
     steady_index: str | None = None
-    """The option ``index`` when duplicates are forbidden, else None."""
+    """The option ``index`` when duplicates are forbidden, otherwise None."""
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -89,7 +89,7 @@ class IndexEvents:
 
 
 def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:
-    """Returns how many events of a completed request were refused."""
+    """Report a completed request's refused events; return their number."""
     count = 0
     for events, reasons in sent.result():
         refuse(events, reasons)
@@ -114,7 +114,7 @@ class Request:
         return len(json_text.content_of(self.lines))
 
     def cut(self, most_bytes: int) -> Iterator[Request]:
-        """Parts with equal numbers of events, of about ``most_bytes``."""
+        """Split the request into equal parts of about ``most_bytes`` each."""
         rows = max(1, len(self) * most_bytes // max(self.bytes, 1))
         parts = math.ceil(len(self) / rows)
         rows = math.ceil(len(self) / parts)
@@ -127,7 +127,8 @@ class Request:
 
 
 def repeat(ask: Callable[[], None], backoff: Backoff) -> None:
-    """Retries until the cluster answers. Raises UnavailableError, UserError."""
+    """Call ``ask`` until the cluster answers. Raises UnavailableError when it fails for too long,
+    UserError for a permanent error."""
     while True:
         try:
             ask()
@@ -137,7 +138,8 @@ def repeat(ask: Callable[[], None], backoff: Backoff) -> None:
 
 
 def send(request: Request, cluster: Cluster, backoff: Backoff) -> list[Refused]:
-    """Index the events of ``request``; returns refused ones. Raises UnavailableError, UserError."""
+    """Index the events of ``request``, and return the refused ones with reasons. Raises
+    UnavailableError when retries are exhausted, UserError for a permanent error."""
     refused: list[Refused] = []
     waiting = deque([request])
     while waiting:

@@ -1,4 +1,4 @@
-"""Bulk request lines: action, index, id and document of each event."""
+"""Builds the lines of bulk requests: action, index, id and document of each event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BulkBody:
         self.op = "create" if options.data_stream else options.op
 
     def check(self, events: pa.Schema) -> None:
-        """Raises UserError for missing or unsuitable columns."""
+        """Raise UserError when the events' columns are missing or have an unsuitable type."""
         self._names.check(events)
         if self._routing is not None and self._routing not in events.names:
             raise UserError(f"routing needs the column {self._routing}, which is missing")
@@ -40,7 +40,7 @@ class BulkBody:
             raise UserError(f"{', '.join(reserved)}: reserved by Elasticsearch: rename the column")
 
     def lines(self, events: pa.RecordBatch) -> pa.BinaryArray:
-        """The two lines of each event."""
+        """Return the two lines (action and document) of each event as one text."""
         parts: list[bytes | pa.Array] = [b'{"%s":{"_index":"' % self.op.encode()]
         parts += self._names.of(events)
         if self._identified:
@@ -75,7 +75,7 @@ TIME_SLICES = {
     "%H": slice(11, 13),
     "%M": slice(14, 16),
 }
-"""Slices of the time's parts in ``2026-03-01 10:20:30``."""
+"""Positions of year, month, day, hour and minute in ``2026-03-01 10:20:30``."""
 VALUE_CHARACTERS = 100
 NAME_CHARACTERS = 255
 NO_VALUE = "none"
@@ -83,7 +83,7 @@ _ILLEGAL = re.compile(r"[^a-z0-9._-]+")
 
 
 class IndexNames:
-    """The index of each event, by its own time and columns: the same in a repeat."""
+    """Derives an event's index from its time and columns, so a repeat gets the same index."""
 
     def __init__(self, pattern: str) -> None:
         self._parts = [part for part in _split(pattern) if part[1]]
@@ -94,7 +94,7 @@ class IndexNames:
         self._most = min(VALUE_CHARACTERS, left // max(1, len(self._columns)))
 
     def check(self, events: pa.Schema) -> None:
-        """Raises UserError when ``events`` lack a column of the names."""
+        """Raise UserError when ``events`` lack a column that the index name contains."""
         if self._unit and not ("ts" in events.names and _is_time(events.field("ts").type)):
             raise UserError("index needs the column ts, which select has dropped")
         for name in self._columns:
@@ -105,7 +105,7 @@ class IndexNames:
                 raise UserError(f"index: the column {name} is {kind}: cast it to text")
 
     def of(self, events: pa.RecordBatch) -> list[bytes | pa.Array]:
-        """Parts of the names, constant or an array. An event without a time goes to 1970."""
+        """Return parts of index names, constants or arrays. Events without a time get 1970's."""
         starts, periods = self._moments(events)
         parts: list[bytes | pa.Array] = []
         for number, (kind, text) in enumerate(self._parts):
@@ -123,7 +123,7 @@ class IndexNames:
         return parts
 
     def _moments(self, events: pa.RecordBatch) -> tuple[list[str], pa.Array]:
-        """The periods of the events, and the period of each event."""
+        """Return the distinct time periods of the events, and the number of each event's period."""
         if not self._unit:
             return [], pa.array([], pa.int32())
         times = events.column("ts").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -137,8 +137,8 @@ class IndexNames:
 
 
 def legal(value: str | None, most: int = VALUE_CHARACTERS, *, first: bool = False) -> str:
-    """``value`` as a part of an index name. A ``first`` part does not begin with ``-``, ``_`` or
-    ``+``, and is not ``.`` or ``..``."""
+    """Return ``value`` as a legal part of an index name. A ``first`` part does not begin with
+    ``-``, ``_`` or ``+``, and is not ``.`` or ``..``."""
     part = _ILLEGAL.sub("-", (value or "").lower())
     if first:
         part = part.lstrip("-_")
@@ -153,7 +153,7 @@ def _characters(kind: str, text: str) -> int:
 
 
 def _split(pattern: str) -> Iterator[tuple[str, str]]:
-    """Kind and text of each part: ``fixed``, ``time`` or ``column``."""
+    """Yield the kind (``fixed``, ``time`` or ``column``) and text of each part of ``pattern``."""
     end = 0
     for part in INDEX_PART.finditer(pattern):
         yield "fixed", pattern[end : part.start()]
@@ -178,8 +178,8 @@ _IS_BLANK = re.compile(r"\s*")
 
 
 def with_valid_keys(events: pa.RecordBatch) -> pa.RecordBatch:
-    """``events`` with map keys that Elasticsearch accepts: a blank part between dots becomes ``_``,
-    with more underscores until the key is unique. Deterministic by the order of entries."""
+    """Return ``events`` with map keys that Elasticsearch accepts. A blank part between dots becomes
+    ``_``, with more underscores until the key is unique in its map, in the order of entries."""
     columns = [_with_valid_keys(column) for column in events.columns]
     return pa.RecordBatch.from_arrays(
         columns,
@@ -190,7 +190,7 @@ def with_valid_keys(events: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_valid_keys(column: pa.Array) -> pa.Array:
-    """Returns the same array when its maps have valid keys."""
+    """Return the column with valid map keys; without maps it is returned unchanged."""
     kind = column.type
     if not _has_maps(kind):
         return column

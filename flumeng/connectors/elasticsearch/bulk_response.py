@@ -1,4 +1,4 @@
-"""Interprets bulk responses: retry, refuse or done for each event."""
+"""Interprets the response to a bulk request: each event is indexed, to be retried, or refused."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ INDEX_ARGUMENT_ERRORS = re.compile(
     r"|pipeline with id \[[^\]]*\] does not exist"
     r"|only write ops with an op_type of create are allowed in data streams"
 )
-"""Such errors of the type ARGUMENT, which covers many faults of events. Only the beginning is
-matched: the rest may quote the event."""
+"""Beginnings of messages with the type ARGUMENT that report a fault of the index. The type covers
+many faults of events too, and the rest of a message may quote the event."""
 ARGUMENT = "illegal_argument_exception"
 
 
@@ -56,7 +56,7 @@ class Response(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Positions in the request of events to retry or refused; all others are indexed."""
+    """Positions in the request of the events to retry or refused; all others are indexed."""
 
     again: Sequence[int] = ()
     trouble: str = ""
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def interpret(content: bytes, count: int) -> Verdict:
-    """Raises ValueError for an invalid response to ``count`` events."""
+    """Return the verdict on ``count`` events. Raises ValueError for an invalid response."""
     try:
         if not msgspec.json.decode(content, type=Summary).errors:
             return Verdict()

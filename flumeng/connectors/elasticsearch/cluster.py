@@ -1,6 +1,6 @@
-"""Adapter to a cluster, on the transport of the Elasticsearch client, which itself requires its own
-version. A request is sent once, to the next node in turn that answered lately; the caller
-retries."""
+"""Adapter to an Elasticsearch or OpenSearch cluster. Uses only the transport of the Elasticsearch
+client: the client itself rejects clusters of another version. A request is sent once, to one of the
+nodes in rotation, avoiding nodes that failed recently; the caller retries."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ JSON, LINES = "application/json", "application/x-ndjson"
 
 
 class OverloadedError(UnavailableError):
-    """The cluster is overloaded: send smaller requests, later."""
+    """The cluster is overloaded: send smaller requests, and later."""
 
 
 class TooLargeError(UnavailableError):
-    """The cluster, or a proxy, rejects requests of that size."""
+    """The cluster, or a proxy, rejects requests of this size."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Connection:
 
 
 class Cluster:
-    """Thread-safe. ``size`` is shared."""
+    """Client of one cluster. Thread-safe; all threads share the request ``size``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -100,15 +100,15 @@ class Cluster:
         except (ValueError, OSError) as error:
             raise UserError(f"elasticsearch: {error}") from error
         self._timeout = Timeout(connect=CONNECT_SECONDS, read=connection.timeout_seconds)
-        """The transport passes it to urllib3 unread."""
+        """Time limits for connecting and reading; the transport hands them on to urllib3."""
         self.size = RequestSize(connection.request_bytes)
         self._installed: set[str] = set()
         self._steady: set[str] = set()
         self._installing = threading.Lock()
 
     def bulk(self, body: bytes) -> bytes:
-        """The answer to a bulk request. Raises OverloadedError and TooLargeError (not executed),
-        other UnavailableError (unknown), UserError (permanent)."""
+        """Send a bulk request; return the response. Raises OverloadedError, TooLargeError when not
+        executed, other UnavailableError when that is unknown, UserError for a permanent error."""
         target = f"/_bulk?filter_path={ANSWERED}"
         if self._connection.pipeline is not None:
             target += f"&pipeline={quote(self._connection.pipeline, safe='')}"
@@ -122,8 +122,8 @@ class Cluster:
         raise _error(status, answer)
 
     def check_access(self) -> None:
-        """Check that the cluster answers, knows the user, and has the pipeline. Rights that writing
-        does not need may be missing (403). Raises UnavailableError, UserError."""
+        """Check that the cluster answers, accepts the user, and has the pipeline. Status 403 is
+        accepted: writing may need fewer rights. Raises UnavailableError, UserError."""
         targets = ["/"]
         pipeline = self._connection.pipeline
         if pipeline not in (None, "_none"):
@@ -136,7 +136,7 @@ class Cluster:
                 raise _error(status, answer)
 
     def install(self, template: Template) -> None:
-        """Skipped when a template of that name exists. Raises UnavailableError, UserError."""
+        """Create the index template if none has its name. Raises UnavailableError, UserError."""
         with self._installing:
             if template.name in self._installed:
                 return
@@ -149,9 +149,8 @@ class Cluster:
             self._installed.add(template.name)
 
     def require_steady(self, index: str) -> None:
-        """Raises UserError when ``index`` names an alias with a moving write index: repeated events
-        would be in two indexes. Skipped without the right to see aliases. Raises
-        UnavailableError."""
+        """Raise UserError when ``index`` may name an alias that rolls over: a repeated event would
+        be in two indexes. Not checked without the right to see aliases. Raises UnavailableError."""
         with self._installing:
             if index in self._steady:
                 return
@@ -215,12 +214,12 @@ class Cluster:
 
 @lru_cache(maxsize=16)
 def connect(connection: Connection) -> Cluster:
-    """Shared by all splits of this process."""
+    """Return the client for the cluster, shared by all splits of this process."""
     return Cluster(connection)
 
 
 class _Untouched(elastic_transport.Serializer):
-    """Bodies are encoded and decoded by the caller."""
+    """Serializer that passes bodies unchanged: the caller encodes and decodes them."""
 
     def dumps(self, data: Any) -> bytes:
         assert isinstance(data, bytes)
@@ -235,13 +234,13 @@ class _Json(_Untouched):
 
 
 class _Lines(_Untouched):
-    """The transport's own serializer appends a newline to compressed data."""
+    """Sends bulk lines as they are: the transport would append a newline to compressed data."""
 
     mimetype = LINES
 
 
 class _Text(_Untouched):
-    """Answers of proxies."""
+    """Text responses, which proxies send."""
 
     mimetype = "text/*"
 
@@ -283,13 +282,13 @@ class _Aliases(msgspec.Struct):
 
 
 def target_of(index: str) -> str:
-    """The option ``index`` as a wildcard."""
+    """Return the option ``index`` as a wildcard for the index names that it produces."""
     return INDEX_PART.sub("*", index)
 
 
 def moving(content: bytes, index: str) -> str | None:
-    """The first alias in ``content``, an answer of ``_alias``, that ``index`` may name and whose
-    write index moves by rollover. Raises ValueError for another answer."""
+    """Return the first alias that rolls over and matches ``index``; None without such an alias.
+    ``content`` is the response of ``_alias``; ValueError is raised for any other content."""
     write_flags: defaultdict[str, list[bool | None]] = defaultdict(list)
     for index_aliases in msgspec.json.decode(content, type=dict[str, _Aliases]).values():
         for name, alias in index_aliases.aliases.items():
@@ -316,8 +315,8 @@ FIRST_BYTES = 1024 * 1024
 
 
 class RequestSize:
-    """Size of bulk requests: doubles until one is rejected, halves then; later grows by an eighth,
-    like TCP's window."""
+    """Size of bulk requests. It doubles until a request is rejected, which halves it; from then on
+    it grows by an eighth, like TCP's window."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes

@@ -1,6 +1,5 @@
-"""Elasticsearch sink: bulk requests built column by column from Arrow. ``_id`` and index depend on
-the event alone: repeats leave it once. Errors of the cluster are waited for; others make dead
-letters."""
+"""Elasticsearch sink: bulk requests built by column. ``_id`` and index depend only on the event:
+repeats are indexed once. Events wait while the cluster fails; refused ones are dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index template with types for flumeng's columns."""
+"""Index template with the types of flumeng's columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from flumeng.connectors.elasticsearch.options import INDEX_PART, Elasticsearch
 
 PRIORITY = 200
-"""Higher than a cluster's own templates."""
+"""Priority above that of the templates installed with a cluster."""
 KEYWORD = {"type": "keyword", "ignore_above": 1024}
 PROPERTIES: dict[str, dict[str, Any]] = {
     "body": {"type": "text"},
@@ -28,7 +28,7 @@ OPENSEARCH = {"attrs": {"type": "flat_object"}}
 
 @dataclass(frozen=True)
 class Template:
-    """``contents``: the first one that the cluster accepts is used."""
+    """An index template; the first of ``contents`` that the cluster accepts is used."""
 
     name: str
     contents: tuple[bytes, ...]

@@ -1,5 +1,5 @@
-"""Runs a command at a due time and takes its lines if it succeeds. A guard (``platform.guard``)
-ends it and its children on timeout, excess output, close of the poll, or end of this process."""
+"""Runs a command at a due time; its lines are taken if it succeeds. A guard (``platform.guard``)
+ends the command and its children on timeout, excess output, close, or end of this process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MOST_BYTES = 32 * 2**20
 STDERR_BYTES = 2048
 READ_BYTES = 1 << 16
 LAST_OUTPUT_SECONDS = 1.0
-"""Time limit for children that keep the output open."""
+"""Time limit for reading from children that keep the output open after the command's end."""
 
 
 class ExecPoll:
-    """See ``Poll``. The state is the latest due time whose lines were taken."""
+    """Implements ``Poll`` by a command. The state is the latest due time whose lines were taken."""
 
     def __init__(self, options: Exec) -> None:
         self._options = options
@@ -40,7 +40,7 @@ class ExecPoll:
         self._run: _Run | None = None
 
     def ask(self, state: str, due: datetime) -> Answer:
-        """``FLUMENG_SINCE`` is no later than ``due``, which may be retried late."""
+        """Return the command's lines for ``due``. FLUMENG_SINCE <= ``due``, in late retries too."""
         taken = _moment(state) if state else None
         due_times = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
         with self._started(environment() | due_times) as run:
@@ -76,7 +76,7 @@ class ExecPoll:
 
 
 class _Run:
-    """One run of the command, which ends before ``read`` returns."""
+    """One run of the command; the command has ended when ``read`` returns."""
 
     def __init__(self, command: tuple[str, ...], env: dict[str, str]) -> None:
         self._guard = subprocess.Popen(
@@ -95,12 +95,12 @@ class _Run:
 
     @property
     def stderr_end(self) -> str:
-        """The end of standard error, after a colon."""
+        """The last part of standard error after a colon; empty when nothing was printed."""
         text = " ".join(scrub(self._stderr.decode(errors="replace")).split())
         return f": {text}" if text else ""
 
     def read(self, seconds: float) -> None:
-        """Read until it has ended, or is ended after ``seconds``."""
+        """Read the output until the command ends; end the command after ``seconds``."""
         exited = os.pidfd_open(self._guard.pid)
         try:
             self._read(exited, seconds)
@@ -143,7 +143,7 @@ class _Run:
                 pipe.close()
 
     def _take(self, fd: int) -> bool:
-        """Returns False at the end."""
+        """Read one part of the output; return False at its end."""
         content = os.read(fd, READ_BYTES)
         if fd == _readable(self._guard.stderr).fileno():
             self._stderr += content

@@ -1,5 +1,5 @@
-"""Exec source: output lines of a command. A guard (``platform.guard``) ends the command and its
-children with the source or worker. Lines not journaled when a worker dies are lost."""
+"""Exec source: output lines of a command. A guard process (``platform.guard``) ends the command and
+its children with the source or worker. Lines not journaled when a worker dies are lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ExecSource(Source):
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Takes the output that the command prints while it ends."""
+        """Stop the source; output that the command prints while it ends is taken."""
         self._stopping.set()
         if self._command is not None:
             self._command.end()
@@ -139,7 +139,7 @@ class ExecSource(Source):
 
 
 class _Command(asyncio.SubprocessProtocol):
-    """One run. ``ended`` resolves when the command has ended and its output is taken."""
+    """One run of the command. ``ended`` resolves when it has ended and its output is taken."""
 
     def __init__(self, source: ExecSource) -> None:
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -199,13 +199,14 @@ class _Command(asyncio.SubprocessProtocol):
         self._close_later()
 
     def _close_later(self) -> None:
-        """Children may keep the output open, and a paused one may hold data."""
+        """Close the output a second after the command's end, since children may keep it open. While
+        paused it stays open: it may hold unread data."""
         if self._exited and not self._paused:
             loop = asyncio.get_running_loop()
             self._closing = loop.call_later(LAST_OUTPUT_SECONDS, self._transport.close)
 
     def end(self) -> None:
-        """Let the guard end it; kill it if the guard does not."""
+        """Ask the guard to end the command; kill it when that takes too long."""
         self._ending = True
         self.resume()
         lifeline = self._transport.get_pipe_transport(_STDIN)

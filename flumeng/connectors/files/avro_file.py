@@ -1,5 +1,5 @@
-"""Avro container files through fastavro: about twenty times Parquet's CPU time. Columns are
-nullable, times ``timestamp-micros`` (``local-`` without a zone), map keys texts."""
+"""Writes Avro files with fastavro: about twenty times Parquet's CPU time. Columns are nullable,
+times are ``timestamp-micros`` (``local-`` without a zone), map keys are texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AvroFile:
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:
-    """Raises UserError for names and types that Avro lacks."""
+    """Convert the schema to Avro. Raises UserError for names and types that Avro lacks."""
     return _record("event", list(schema))
 
 
@@ -81,7 +81,7 @@ def _type(path: str, kind: pa.DataType) -> Any:
 
 
 def _numbers(rows: pa.Table) -> pa.Table:
-    """Times and dates as Avro's numbers: Python's years are 1 to 9999."""
+    """Return ``rows`` with times and dates as integers: Python's years end at 9999."""
     for number, field in enumerate(rows.schema):
         column = rows.column(number)
         if pa.types.is_timestamp(field.type):

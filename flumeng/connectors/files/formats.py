@@ -1,4 +1,4 @@
-"""File writers of each format: they accept tables of events, and are complete when closed."""
+"""File writers for each format. They accept tables of events; a file is complete when closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flumeng.platform.errors import UserError
 UNREPEATED = frozenset({"body", "message", "seq", "ts"})
 ENDINGS = {"zstd": "zst", "gzip": "gz"}
 WITHIN = ("parquet", "orc", "avro")
-"""Compressed inside, so names do not show it."""
+"""Formats that compress inside the file, so file names do not show the compression."""
 ROWS_AT_ONCE = 20_000
 
 Texts = Callable[[pa.RecordBatch], pa.Array]
@@ -28,11 +28,11 @@ class FileWriter(Protocol):
     def write(self, rows: pa.Table) -> None: ...
 
     def close(self) -> None:
-        """Write the end of the file."""
+        """Write the end of the file, and close it."""
 
 
 class ParquetFile:
-    """One row group per ``write``. Dictionaries only for repeating values."""
+    """Writes Parquet: one row group per ``write``, dictionaries only for repeating columns."""
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
         self._sink = sink
@@ -57,12 +57,12 @@ class ParquetFile:
 
     @property
     def footer(self) -> pq.FileMetaData:
-        """Of a closed file."""
+        """The footer of the file; available once the file is closed."""
         return self._footers[0]
 
 
 class LinesFile:
-    """One line per row, by ``texts``. Null is an empty line."""
+    """Writes one line per row, by the function ``texts``. A null becomes an empty line."""
 
     def __init__(self, sink: pa.NativeFile, texts: Texts, codec: str | None) -> None:
         self._sink = sink
@@ -94,7 +94,7 @@ def ending(form: str, compression: str) -> str:
 
 
 def require_fit(schema: pa.Schema, form: str) -> None:
-    """Raises UserError when the format cannot hold such rows."""
+    """Raise UserError when the format cannot hold rows of this schema."""
     empty = schema.empty_table()
     if form == "text" and "body" not in schema.names:
         raise UserError("files: text writes the column body, which select has dropped")
@@ -121,7 +121,7 @@ def create(sink: pa.NativeFile, schema: pa.Schema, form: str, compression: str) 
 
 
 def _repeated(field: pa.Field) -> list[str]:
-    """The Parquet columns of ``field`` that are worth a dictionary."""
+    """Return the Parquet columns of ``field`` that are worth a dictionary."""
     if pa.types.is_map(field.type):
         return [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
     if field.name in UNREPEATED or pa.types.is_nested(field.type):
@@ -133,14 +133,14 @@ ORC_CODECS = {"none": "uncompressed", "gzip": "zlib"}
 
 
 class OrcFile:
-    """Times become instants with nanoseconds."""
+    """Writes ORC; times become instants with nanoseconds."""
 
     def __init__(self, sink: pa.NativeFile, compression: str) -> None:
         self._sink = sink
         self._writer = orc.ORCWriter(sink, compression=ORC_CODECS.get(compression, compression))
 
     def write(self, rows: pa.Table) -> None:
-        """Copies rows: pyarrow writes structs of a slice incorrectly."""
+        """Write a copy of the rows, as pyarrow writes structs of a slice incorrectly."""
         self._writer.write(rows.take(pa.array(np.arange(rows.num_rows))))
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ CSV_ROWS_AT_ONCE = 1024
 
 
 class CsvFile:
-    """With a header: UTF-8, nothing for null and ``""`` for an empty text."""
+    """Writes CSV in UTF-8 with a header. A null becomes nothing, an empty text ``""``."""
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, codec: str | None) -> None:
         self._sink = sink
@@ -172,8 +172,8 @@ class CsvFile:
 
 
 def csv_texts(rows: pa.Table) -> pa.Table:
-    """Columns in CSV's types: invalid UTF-8 in a body becomes U+FFFD, with ``body_base64`` beside
-    it; other bytes are base64."""
+    """Return the columns in CSV's types, with binary columns in base64. In ``body`` invalid UTF-8
+    becomes U+FFFD; then ``body_base64`` has the exact bytes."""
     rows = plain(rows)
     for number, field in enumerate(rows.schema):
         column = rows.column(number)
@@ -203,7 +203,7 @@ def _base64(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of ``plain``. Raises UserError for colliding column names."""
+    """Return the schema after ``plain``. Raises UserError for colliding column names."""
     flat = plain(schema.empty_table()).schema
     names = [name.lower() for name in flat.names]
     for name in flat.names:
@@ -213,7 +213,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Struct fields as columns ``a_b``, at any depth; maps and lists as JSON texts."""
+    """Return ``rows`` with struct fields of any depth as columns ``a_b``; maps, lists as JSON."""
     named = [pair for name in rows.column_names for pair in _plain(name, rows[name])]
     return pa.Table.from_arrays([column for _, column in named], [name for name, _ in named])
 

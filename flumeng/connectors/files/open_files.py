@@ -6,16 +6,16 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 OPEN_FILES = 256
-"""Limit per split; the least recently used file is closed for another."""
+"""Most open files of a split; the least recently used file is closed for another."""
 MOST_FILES = 4096
-"""Limit per split: more do not fit the record of a commit."""
+"""Most files of a split: more do not fit into the record of a commit."""
 GATHERED_BYTES = 64 * 1024 * 1024
-"""Bytes sorted by file, and written as row groups, at once."""
+"""Bytes of events that are sorted by file, and written as row groups, together."""
 
 
 class StagedFile(Protocol):
     def close(self) -> None:
-        """Make the file durable."""
+        """Make the file durable, and close it."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -26,7 +26,7 @@ P = TypeVar("P")
 class OpenFiles(Generic[K, F]):
     def __init__(self) -> None:
         self._open: dict[K, F] = {}
-        """Least recently used first."""
+        """Open files, least recently used first."""
         self.closed: list[F] = []
 
     @property
@@ -34,7 +34,7 @@ class OpenFiles(Generic[K, F]):
         return len(self._open) + len(self.closed) > MOST_FILES
 
     def in_order(self, parts: Iterable[tuple[K, P]]) -> list[tuple[K, P]]:
-        """Open files first, so that few are closed."""
+        """Sort ``parts``: those of open files come first, so that fewer files are closed."""
         return sorted(parts, key=lambda part: part[0] not in self._open)
 
     def get(self, key: K, create: Callable[[], F]) -> F:
@@ -52,7 +52,7 @@ class OpenFiles(Generic[K, F]):
         self.closed.append(file)
 
     def close_all(self) -> list[F]:
-        """All files, durable."""
+        """Close all files durably and return them, including those closed earlier."""
         for key in list(self._open):
             self.close(key)
         return self.closed

@@ -22,7 +22,7 @@ from flumeng.platform.options.patterns import FIELD, split_query
 from flumeng.platform.options.problems import nearest
 
 _VARIABLE = re.compile(r"\$\{[^}]*\}")
-"""Variables without a value, which are reported elsewhere."""
+"""Unset variables in a path, which are reported elsewhere."""
 _IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 Format = Literal["parquet", "orc", "avro", "json", "csv", "text"]
 

@@ -1,6 +1,5 @@
-"""Files sink: files in a lake, by event time, each event visible once. Executors write one file per
-split and directory, with unique names, into the batch's staging directory; the driver gets names
-and counts."""
+"""Files sink: files in a lake, by event time, each event visible once. Executors write one uniquely
+named file per split and directory into the batch's staging, and report names and counts."""
 
 from __future__ import annotations
 
@@ -71,8 +70,9 @@ class FilesSink:
 
 @dataclass(frozen=True)
 class StageFiles:
-    """Writes a split's events to files in ``staging``, one row per file; a row without a source
-    reports too many files. ``secrets``: by reference in the location; executors may lack them."""
+    """Stage that writes a split's events to files in ``staging``, and yields one row per file. A
+    row without a source reports too many files. ``secrets`` are the location's, by reference, as
+    executors may be unable to resolve them."""
 
     options: Files
     staging: str
@@ -99,7 +99,7 @@ class StageFiles:
 
 
 class _StagedFiles:
-    """The files of a split: one or several per directory."""
+    """The staged files of a split, one or several per target directory."""
 
     def __init__(self, options: Files, staging: str, store: FileStore, path: str) -> None:
         self._options = options

@@ -1,5 +1,5 @@
-"""Finds the journals of the upstream flow. A journal starts once its server reports its bounds; the
-cursor keeps its events until then. A closed one ends at its registered end."""
+"""Finds the journals of the upstream flow. A journal is offered when its server has reported its
+bounds; until then the cursor keeps its events. A closed one ends at its registered end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flumeng.journal.serving.client import JournalClient
 from zkschema import paths
 
 MOST_TIMES = 64
-"""With more partitions no times are requested."""
+"""With more partitions than this, no event times are requested."""
 
 
 class FlowFinder(FinderBase):
-    """See ``Finder``. ``connect`` opens a client to a server."""
+    """``Finder`` of another flow's journals. ``connect`` opens a client to a server."""
 
     no_times = "a flow is read from earliest, latest or an offset, not from a time"
 

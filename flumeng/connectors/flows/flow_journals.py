@@ -35,7 +35,7 @@ class _Listing:
         self._at = float("-inf")
 
     def names(self) -> list[str]:
-        """At most ``LISTED_SECONDS`` old. Raises UnavailableError."""
+        """Return the names, at most ``LISTED_SECONDS`` old. Raises UnavailableError."""
         with self._lock:
             if time.monotonic() - self._at > LISTED_SECONDS:
                 self._names = self._store.children(paths.journals())
@@ -47,7 +47,7 @@ _listing_of = lru_cache(maxsize=1)(_Listing)
 
 
 class FlowJournals:
-    """``connect`` opens a client. Methods raise UnavailableError without ZooKeeper."""
+    """Journals of one flow. ``connect`` opens a client. Methods may raise UnavailableError."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FlowJournals:
         self._threads = ThreadPoolExecutor(THREADS, "journal servers")
 
     def registered(self) -> dict[str, Journal]:
-        """Journal -> its registration; an unreadable one is derived from the journal's name."""
+        """Return registrations by journal; an unreadable one is derived from the name."""
         listed = [name for name in self._listing.names() if flow_of(name) == self._flow]
         znodes = [paths.journal(name) for name in sorted(filter(is_journal, listed))]
         return {
@@ -77,7 +77,7 @@ class FlowJournals:
         return addresses.of(journals)
 
     def positions(self, addresses: Mapping[str, str]) -> dict[str, Position]:
-        """The ends of journals at these ``addresses``; lacks those of silent servers."""
+        """Return the ends of journals at ``addresses``; omits those of silent servers."""
         servers = sorted(set(addresses.values()))
         answers = dict(zip(servers, self._threads.map(self._ask, servers), strict=True))
         return {
@@ -87,14 +87,14 @@ class FlowJournals:
         }
 
     def require_readable(self, journal: str) -> None:
-        """Raises DeniedError when this process may not read it."""
+        """Check access to the journal. Raises DeniedError when this process may not read it."""
         address = self.addresses([journal]).get(journal)
         if address is not None:
             with suppress(UnavailableError, CorruptError), self._connect(address) as client:
                 next(client.read(journal, 0, 0), None)
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """Journal -> receipt time of the event at the offset, in microseconds since the epoch."""
+        """Return by journal when the event at the offset was received, in epoch microseconds."""
         addresses = self.addresses(at)
 
         def time_of(name: str) -> int | None:

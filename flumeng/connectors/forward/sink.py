@@ -1,6 +1,6 @@
-"""Forwards events over a stream, at least once as far as TCP can confirm. TCP acknowledges nothing
-to senders, so each split has its own connection: it is written when the server has read to its end
-and closes. After an earlier close, or an error, the batch is repeated."""
+"""Forwards events over a TCP or TLS stream, at least once as far as TCP can confirm. TCP
+acknowledges nothing to the sender, so each split has its own connection. The split is written when
+the server has read to its end and closes. After an earlier close or error the batch is repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flumeng.platform.errors import UnavailableError, UserError
 
 PIECE_BYTES = 1024 * 1024
 AVOID_SECONDS = 60.0
-"""A failed target is the last choice for this long."""
+"""A failed target is tried last for this long."""
 Framing = Literal["newline", "octet-counted", "length-prefixed"]
 LINE_FEED = b"#012"
 """Replaces a line feed within a message, as in rsyslog."""
@@ -46,7 +46,7 @@ class ForwardSink:
         self._options = options
 
     def probe(self) -> None:
-        """All targets have to accept a connection, including standbys."""
+        """Raise UnavailableError unless all targets, including standbys, accept a connection."""
         failed = []
         for target in self._options.targets:
             try:
@@ -107,7 +107,7 @@ class Forward:
 
 
 class _Connection:
-    """Methods raise UnavailableError, and avoid the target for a while."""
+    """A connection to a target. Errors become UnavailableError; the target is then tried last."""
 
     def __init__(self, target: str, tls: ClientTls | None, seconds: float) -> None:
         self._target = target
@@ -132,7 +132,7 @@ class _Connection:
                 self._socket.sendall(content[start : start + PIECE_BYTES])
 
     def finish(self, *, wait_for_close: bool) -> None:
-        """End the stream, and wait until the server has read it and closes."""
+        """End the stream and wait until the server, having read all data, closes the connection."""
         with self._translated("close"):
             self._require_open()
             if isinstance(self._socket, ssl.SSLSocket):
@@ -145,7 +145,7 @@ class _Connection:
         self._socket.close()
 
     def _require_open(self) -> None:
-        """A server that has already closed did not read the last data."""
+        """Raise an error when the server has already closed: it did not read the last data."""
         seconds = self._socket.gettimeout()
         self._socket.setblocking(False)
         try:
@@ -156,7 +156,7 @@ class _Connection:
             self._socket.settimeout(seconds)
 
     def _finish_tls(self) -> None:
-        """End TLS; a server that closes without an answer has read it."""
+        """End TLS. A server that closes without an answer has read all data."""
         assert isinstance(self._socket, ssl.SSLSocket)
         with suppress(ssl.SSLEOFError, ssl.SSLZeroReturnError):
             self._socket = self._socket.unwrap()
@@ -172,7 +172,7 @@ class _Connection:
 
 
 def framed(messages: pa.BinaryArray, framing: Framing) -> memoryview:
-    """All ``messages`` concatenated; a null is empty."""
+    """Return all messages in one buffer, framed; a null is an empty message."""
     messages = pc.fill_null(messages, b"")
     if framing == "newline":
         lines = pc.replace_substring(messages, b"\n", LINE_FEED)
@@ -187,7 +187,7 @@ def framed(messages: pa.BinaryArray, framing: Framing) -> memoryview:
 
 
 def _bytes(parts: pa.BinaryArray) -> memoryview:
-    """The buffer of all values."""
+    """Return the concatenated values without a copy."""
     _, offsets, values = parts.buffers()
     if values is None or not len(parts):
         return memoryview(b"")

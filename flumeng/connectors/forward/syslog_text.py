@@ -1,4 +1,4 @@
-"""Rows as RFC 5424 messages, from the columns of ``parse: {format: syslog}``."""
+"""Formats rows as RFC 5424 messages, from the columns of ``parse: {format: syslog}``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONE = b"-"
 
 
 def check(events: pa.Schema) -> None:
-    """Raises UserError for unsuitable columns."""
+    """Raise UserError when columns are missing or have unsuitable types."""
     if "message" not in events.names and "body" not in events.names:
         raise UserError("rfc5424: needs the column message or body")
     for name in ("facility", "severity"):
@@ -28,7 +28,8 @@ def check(events: pa.Schema) -> None:
 
 
 def rows(events: pa.RecordBatch) -> pa.BinaryArray:
-    """Missing and unsuitable values are ``-``; the default priority is user.notice."""
+    """Return each event as an RFC 5424 message. Missing or invalid values become ``-``, and a
+    missing priority becomes user.notice."""
     content = "message" if "message" in events.schema.names else "body"
     return pc.binary_join_element_wise(
         pc.binary_join_element_wise(b"<", _priority(events), b">1", b""),
@@ -55,7 +56,7 @@ def _number(events: pa.RecordBatch, name: str, end: int, default: int) -> pa.Arr
 
 
 def _name(events: pa.RecordBatch, name: str, most: int) -> pa.BinaryArray:
-    """Printable ASCII without spaces; other bytes are ``?``."""
+    """Return the column as printable ASCII without spaces; other bytes become ``?``."""
     text = _column(events, name)
     plain = pc.replace_substring_regex(text, rb"[^!-~]", b"?")
     return pc.binary_slice(plain, 0, most)

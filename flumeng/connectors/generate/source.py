@@ -1,6 +1,5 @@
-"""Generate source: numbered events at a chosen rate. A body is the seed, the event's number (16
-digits, from 0) and filling. The next number is stored with the events: each is there once, also
-after ``kill -9``."""
+"""Generate source: numbered events at a chosen rate. Bodies: the seed, the number (16 digits, from
+0), filling. The next number is stored with the events: each occurs once, even after ``kill -9``."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ DIGITS = 16
 CHUNK_BYTES = 1 << 18
 TICK_SECONDS = 0.02
 CATCH_UP_SECONDS = 1.0
-"""Maximum part of a pause that is made up for."""
+"""Longest part of a pause for which the missed events are generated afterwards."""
 
 _PATTERN = np.frombuffer(b"the quick brown fox jumps over the lazy dog 0123456789 ", np.uint8)
 
@@ -58,7 +57,7 @@ class GenerateSource(Source):
         self._open.set()
 
     async def _run(self) -> None:
-        """Without a rate, as fast as the journal accepts them."""
+        """Submit events at the given rate; without a rate, as fast as the journal accepts them."""
         rate, loop = self._options.events_per_second, asyncio.get_running_loop()
         due, then = 0.0, loop.time()
         while True:
@@ -97,7 +96,7 @@ class GenerateSource(Source):
 
 
 def lines(seed: int, first: int, rows: int, nbytes: int) -> bytes:
-    """The bodies of ``rows`` events from ``first``, each with a newline."""
+    """Return the bodies of ``rows`` events, numbered from ``first``, each with a newline."""
     head = f"{seed} ".encode()
     end = len(head) + DIGITS
     made = np.empty((rows, nbytes + 1), np.uint8)

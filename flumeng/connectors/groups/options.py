@@ -37,8 +37,8 @@ class Group(SinkOptions):
 
     @property
     def exactly_once(self) -> ExactlyOnce | None:
-        """A failed member may have written events that the next one gets too, unless they are
-        staged."""
+        """``staged`` if all members are. Without staging a failed member may have written events
+        that the next member gets too."""
         staged = all(sink.options.exactly_once == "staged" for sink in self.sinks)
         return "staged" if staged else None
 

@@ -1,5 +1,5 @@
-"""Sink groups, in which one member takes each split: failover and load balancing. Executors hold a
-split until a member has taken it whole; output and staged files of failed members are discarded."""
+"""Sink groups, in which one member takes each split: failover and load balancing. Executors keep a
+split until a member has written it all. Output and staged files of failed members are discarded."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub
 
 PATIENCE_SECONDS, AGAIN_SECONDS = 3.0, 1.0
-"""Time limit of a failing member before the next is tried; the second after a recent failure."""
+"""Time limit of a failing member before the next is tried, and the limit after a recent failure."""
 ROUND_SECONDS = 45.0
-"""No member is tried after this time: the loop would abandon the batch without a reason."""
+"""No further member is tried after this time: the batch would time out without a reason."""
 REASONS_CHARACTERS = 800
 TAKEN_SCHEMA = schema_around(
     pa.schema(
@@ -39,11 +39,11 @@ TAKEN_SCHEMA = schema_around(
         ]
     )
 )
-"""A row per split: the member that took it, or null, and its output as an Arrow stream; members
-that failed before, with reasons. Also rows about dead letters."""
+"""Output of a split: the member that took it (null if none), the member's rows as an Arrow stream,
+and the members that failed before, with reasons. Other rows are about dead letters."""
 
 FAILURES = (UnavailableError, OSError)
-"""Errors unrelated to the events: another member may take them."""
+"""Errors not caused by the events: another member may accept them."""
 
 
 class GroupSink:
@@ -68,7 +68,7 @@ class GroupSink:
 
     @property
     def trouble(self) -> str:
-        """Members that fail while others take their events."""
+        """Description of members that fail while others take the events; empty if none fails."""
         return self._described("in back-off", self._availability.failing())
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
@@ -154,8 +154,8 @@ class OneOfSink(GroupSink):
 
 @dataclass(frozen=True)
 class WriteToOne:
-    """Writes a split into the first accepting one of ``stages``: ``ready`` ones first, in rotation
-    with a ``turn``. If all fail, the loop repeats the batch. Yields TAKEN_SCHEMA."""
+    """Stage that writes a split with the first of ``stages`` that accepts it. Members in ``ready``
+    are tried first; with a ``turn``, in rotation. If all fail, the batch is repeated."""
 
     stages: tuple[Stage, ...]
     ready: tuple[int, ...]
@@ -184,7 +184,7 @@ class WriteToOne:
 
 @dataclass
 class _Taking:
-    """``failed``: why members have not taken the ``held`` split."""
+    """Tries members with a ``held`` split. ``failed``: why members have not taken the split."""
 
     stages: Sequence[Stage]
     held: Any
@@ -244,13 +244,13 @@ def _read(rows: bytes) -> list[Row]:
 
 
 def _split() -> int:
-    """A number unique to the split in its batch."""
+    """Return the number of this split within its batch."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
 
 class _DeadLettersError(FlumengError):
-    """The dead letter sink failed, not the member that refuses events."""
+    """The sink for dead letters failed, so the member that refused the events is not at fault."""
 
     def __init__(self, of: Exception) -> None:
         super().__init__(str(of))
@@ -275,7 +275,7 @@ def _letters(letters: DeadLetters, member: str) -> DeadLetters:
 
 @dataclass
 class _Member:
-    """``until``: the end of its back-off. ``reason``: of its last failure, or empty."""
+    """A member's back-off: its end ``until``, and the ``reason`` of the last failure, or empty."""
 
     failures: int = 0
     until: float = 0.0
@@ -283,8 +283,7 @@ class _Member:
 
 
 class Availability:
-    """Available members by number, in the driver for all tasks of a flow. Thread-safe. ``clock``:
-    monotonic seconds."""
+    """Back-offs by member number, for all tasks of a flow. Thread-safe. ``clock``: monotonic s."""
 
     def __init__(
         self,
@@ -306,19 +305,19 @@ class Availability:
             return tuple(n for n, member in enumerate(self._members) if member.until <= now)
 
     def failing(self) -> dict[int, str]:
-        """Members that failed since their last success, with reasons."""
+        """Return the members that failed since their last success, with reasons."""
         with self._lock:
             return {n: member.reason for n, member in enumerate(self._members) if member.failures}
 
     def take_turns(self, count: int) -> int:
-        """Reserves ``count`` turns; returns the number of the first."""
+        """Reserve ``count`` numbers of the rotation, one per split; return the first."""
         with self._lock:
             first = self._turn
             self._turn += count
             return first
 
     def note(self, took: Collection[int], failed: Mapping[int, str]) -> None:
-        """A failure during a back-off, from a concurrent batch, is not counted again."""
+        """Record members that took splits or failed. Failures in a back-off do not prolong it."""
         with self._lock:
             now = self._clock()
             for number in set(took) - failed.keys():

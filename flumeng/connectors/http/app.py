@@ -1,6 +1,6 @@
-"""The HTTP source as an ASGI application. Status 200 means that events are durable, delivered or
-received, as ``ack`` says. Senders repeat a request after any other answer, or none: its events may
-be duplicated."""
+"""The HTTP source as an ASGI application. Status 200 means that the events are durable, delivered
+or received, depending on the option ``ack``. Senders repeat a request after any other answer or
+none, so its events may be duplicated."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ log = logging.getLogger(__name__)
 
 DURABLE_SECONDS = 30.0
 HELD_SECONDS = 1.0
-"""Senders get 429 once the journal accepts nothing for this long."""
+"""Waiting senders get 429 after the journal has accepted nothing for this long."""
 
 STRANGER_BYTES = 1 << 20
-"""Read and dropped after a refusal: a sender cut off while sending may not see the answer."""
+"""Bytes of a refused body that are read and dropped: a sender that is cut off while sending may not
+read the answer."""
 
 RETRY_SECONDS = 1
 BODIES = MemoryBound(64 << 20)
-"""Memory of all requests of this process, until their events are durable."""
+"""Memory bound for all requests of this process, until their events are durable."""
 
 PARSE_THREADS = 2
 PARSE_ASIDE_BYTES = 64 << 10
-"""Larger and compressed bodies are parsed in other threads."""
+"""Larger bodies, and compressed ones, are parsed in other threads."""
 
 MOST_WAITING = 10_000
 _DELIVERY_SLOTS = threading.BoundedSemaphore(MOST_WAITING)
@@ -58,8 +59,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True)
 class KnownPath:
-    """A path of Splunk HEC or Loki. ``status`` and ``answer``: the reply to accepted events.
-    ``content_type`` replaces the clients' wrong header. ``options``: OPTIONS is a probe."""
+    """A path with a known protocol (Splunk HEC, Loki). ``status`` and ``answer`` are the reply to
+    accepted events, ``content_type`` replaces a wrong header, ``options`` allows OPTIONS probes."""
 
     status: int = 200
     answer: Mapping[str, object] = field(default_factory=dict)
@@ -89,7 +90,7 @@ def find_path(path: str) -> KnownPath:
 
 
 class Connection(NamedTuple):
-    """Shared by all requests of a connection. ``stranger``: why its certificate is rejected."""
+    """A connection and its client. ``stranger``: why the client's certificate is rejected."""
 
     peer: Peer
     client: Client = Client()
@@ -97,7 +98,7 @@ class Connection(NamedTuple):
 
 
 class HttpApp:
-    """Accepts no events while paused."""
+    """The ASGI application of one source. Accepts no events while paused."""
 
     def __init__(
         self,
@@ -118,10 +119,11 @@ class HttpApp:
         self._strangers = RateLimitedLog(log)
         self._undecided: set[asyncio.Future[int]] = set()
         self._undelivered: set[asyncio.Future[bool]] = set()
-        """Resolve to whether durable events are delivered."""
+        """Futures of requests that wait for delivery: True when delivered in time."""
 
     def connected(self, transport: asyncio.Transport, host: str) -> Connection | None:
-        """Register a connection until ``disconnected``; None when it is closed as one too many."""
+        """Register a connection until ``disconnected``. A connection above the limits is aborted,
+        and None is returned."""
         peer = None if takes_reserve(transport) else self.peers.enter(host)
         if peer is None:
             self._context.counters.refused += 1
@@ -137,7 +139,7 @@ class HttpApp:
         self.peers.leave(connection.peer)
 
     def is_revoked(self, connection: Connection) -> bool:
-        """Whether its certificate is no longer allowed."""
+        """Return whether the connection's client certificate has been revoked."""
         return self._tls is not None and self._tls.is_revoked(connection.client.certificate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,7 +182,7 @@ class HttpApp:
             await send({"type": "http.response.body", "body": b""})
 
     def stop(self) -> None:
-        """Answer requests whose events are not durable yet with a request to retry."""
+        """Answer all waiting requests with a request to retry."""
         self._stopping = True
         self.resume()
         for future in self._undecided:
@@ -205,7 +207,8 @@ class HttpApp:
             self._turning_away = None
 
     def _turn_away(self) -> None:
-        """Ask waiting senders to retry; events that are journaled later will be duplicated."""
+        """Ask waiting senders to retry while the journal accepts nothing. Their events are
+        duplicated if journaled later."""
         loop = asyncio.get_running_loop()
         self._turning_away = loop.call_later(HELD_SECONDS, self._turn_away)
         if self._context.held_by():
@@ -220,7 +223,7 @@ class HttpApp:
         return RefusedError(429, f"{cause}: retry later")
 
     async def settle(self, timeout_seconds: float) -> None:
-        """Refuse new requests; return when all are answered, or after the time-out."""
+        """Refuse new requests, and wait until all others are answered or the time is over."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
@@ -232,7 +235,8 @@ class HttpApp:
         return {*self._undecided, *self._undelivered}
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
-        """Return when the events have the state that ``ack`` names. Raises RefusedError."""
+        """Process a request; return once its events are in the state that ``ack`` names. Raises
+        RefusedError."""
         method, path = scope["method"], find_path(scope["path"])
         reading = method in ("GET", "HEAD")
         if reading and not path.health:
@@ -254,7 +258,7 @@ class HttpApp:
             await self._until_delivered(end)
 
     def _require_sender(self, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-        """The authenticated sender, checked before the body is read."""
+        """Return the authenticated sender, before the body is read. Raises RefusedError."""
         connection = _connection(scope)
         if connection.stranger:
             raise RefusedError(403, connection.stranger)
@@ -276,7 +280,8 @@ class HttpApp:
     async def _accept(
         self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody, client: str
     ) -> int:
-        """The sequence number below which the events are durable; 0 without waiting."""
+        """Submit a request's events, and wait until they are durable unless ``ack`` is
+        ``received``. Return the sequence number below which events are durable, or 0."""
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         try:
             with BODIES.share() as memory:
@@ -303,7 +308,7 @@ class HttpApp:
     async def _pieces(
         self, headers: Mapping[bytes, bytes], content_type: str, body: ReceivedBody, memory: Share
     ) -> list[Messages]:
-        """Frees the body."""
+        """Read the body and return its events in pieces; the body's memory is freed on return."""
         http_body.require_text(content_type)
         limit = self._options.max_body_bytes
         data = await body.read(limit, memory)
@@ -320,7 +325,8 @@ class HttpApp:
             raise self._later()
 
     def _submit(self, pieces: list[Messages], origin: Origin) -> asyncio.Future[int]:
-        """The journal accepts blocks in order, so the last one stands for all."""
+        """Submit the pieces and return the future of the last one; the journal accepts them in
+        order."""
         durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def tell(end: int) -> None:
@@ -381,13 +387,13 @@ def _connection(scope: Scope) -> Connection:
 
 @functools.cache
 def _parsers() -> ThreadPoolExecutor:
-    """Parser threads of this process; their number bounds the memory in use."""
+    """Return the parser threads of this process; their small number limits the memory in use."""
     return ThreadPoolExecutor(PARSE_THREADS, "http")
 
 
 @contextlib.contextmanager
 def _delivery_slot() -> Iterator[None]:
-    """A slot among the requests that wait for delivery. Raises RefusedError."""
+    """Occupy a slot for a request that waits for delivery. Raises RefusedError if none is free."""
     if not _DELIVERY_SLOTS.acquire(blocking=False):
         raise RefusedError(429, f"{MOST_WAITING} requests wait for their delivery: retry later")
     try:

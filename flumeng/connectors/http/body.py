@@ -1,6 +1,6 @@
 """Decompresses, checks and cuts HTTP bodies into pieces of whole events. Pure. Memory is reserved
-in the shared bound before allocation. Lines are not iterated over: the commit thread finds
-newlines, and JSON is checked piece by piece."""
+in the shared bound before allocation. No loop over single lines: the commit thread finds newlines,
+and JSON is checked piece by piece."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from flumeng.platform.json_surrogates import without_surrogates
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000
 MOST_ENTRIES = 100_000
-"""Entries of an array: each costs much more memory than its bytes."""
+"""Most entries of an array: each needs much more memory than its bytes."""
 
 _VALUE_BYTES = 80
-"""Memory overhead of each decoded value, besides its text."""
+"""Memory that a decoded value needs besides its text."""
 
 _NEWLINE, _QUOTE, _COMMA, _OPEN, _CLOSE = b'\n",{}'
 _BRACKET_TO_BRACE = 0x20
@@ -89,11 +89,12 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class OverBoundError(Exception):
-    """Memory is exhausted for now."""
+    """The shared memory is exhausted for now."""
 
 
 class MemoryBound:
-    """Limits all shares together; a single share may exceed it, for larger bodies. Thread-safe."""
+    """Limits the memory of all requests together. A single request may exceed the limit, for larger
+    bodies. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -115,7 +116,7 @@ class Share:
         self._bound = bound
 
     def take(self, nbytes: int) -> None:
-        """Reserve before allocating. Raises OverBoundError without reserving."""
+        """Reserve memory before allocation. Raises OverBoundError, and then reserves nothing."""
         bound = self._bound
         with bound.lock:
             held = bound.held_bytes + nbytes
@@ -131,7 +132,7 @@ class Share:
 
 
 class RefusedError(Exception):
-    """A refused request: status, a sentence for the sender, and headers."""
+    """A request is refused, with a status, a sentence for the sender, and headers."""
 
     def __init__(
         self, status: int, reason: str, headers: Iterable[tuple[bytes, bytes]] = ()
@@ -144,14 +145,15 @@ class RefusedError(Exception):
 def pieces(
     body: bytes, encoding: str, content_type: str, most_bytes: int, memory: Share
 ) -> list[Messages]:
-    """The events of a body included in ``memory``. Raises RefusedError, OverBoundError."""
+    """Decompress a body and return its events; ``memory`` already includes the body. Raises
+    RefusedError, OverBoundError."""
     data = unpack(body, encoding, most_bytes, memory)
     memory.take(_parse_bytes(data, content_type))
     return list(messages(data, content_type))
 
 
 def require_text(content_type: str) -> None:
-    """Raises RefusedError for binary content types."""
+    """Raise RefusedError for a binary content type."""
     kind = _kind(content_type)
     if kind in _PROTOBUF:
         raise RefusedError(
@@ -172,7 +174,8 @@ def require_text(content_type: str) -> None:
 
 
 def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
-    """The decompressed body, up to about ``most_bytes``. Raises RefusedError, OverBoundError."""
+    """Return the decompressed body. Raises RefusedError for an invalid or too large body,
+    OverBoundError."""
     if encoding in ("", "identity"):
         return body
     if encoding not in _CODECS:
@@ -204,7 +207,7 @@ def too_large(most_bytes: int) -> RefusedError:
 
 
 def _parse_bytes(body: bytes, content_type: str) -> int:
-    """Upper bound of the memory for ``messages``."""
+    """Return an upper bound of the memory that ``messages`` needs."""
     kind = _kind(content_type)
     if _is_json(kind):
         entries = min(max(map(body.count, (b",", b"}", b"]", _SEPARATOR))), MOST_ENTRIES) + 1
@@ -224,9 +227,9 @@ def _kind(content_type: str) -> str:
 
 
 def messages(body: bytes, content_type: str) -> Iterator[Messages]:
-    """Checked events in pieces that fit into frames. Raises RefusedError. JSON types: each array
-    entry, concatenated value, or other value is an event, verbatim. Everything else is lines, each
-    JSON for types of JSON lines."""
+    """Yield checked events in pieces that fit into frames, or raise RefusedError. With a JSON type
+    each array entry, concatenated value or single value is an event, verbatim. Any other body is
+    lines; with a type of JSON lines each must be JSON."""
     kind = _kind(content_type)
     body = body.removeprefix(_BOM)
     if kind in _LINES_OF_JSON:
@@ -257,7 +260,7 @@ def _pieces_of_json_lines(body: bytes) -> Iterator[Messages]:
 
 
 def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
-    """RFC 7464: a record separator before each value."""
+    """Yield the values of a JSON text sequence (RFC 7464), each after a record separator."""
     first, *texts = body.split(_SEPARATOR, MOST_ENTRIES + 1)
     if first.strip(_SPACE):
         raise RefusedError(400, "the body is no JSON text sequence: no record separator first")
@@ -268,7 +271,7 @@ def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
 
 
 def _pieces_of_frames(body: bytes) -> Iterator[Messages]:
-    """Octet-counted syslog messages, as from Heroku's Logplex."""
+    """Yield octet-counted syslog messages, as sent by Heroku's Logplex."""
     framer = Framer("octet-counted", len(body))
     frames = framer.feed(body, len(body)) if body else []
     if framer.malformed or framer.held:
@@ -294,7 +297,7 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
 
 
 def _check_lines(piece: bytes, first_line: int) -> None:
-    """Checks a whole piece, and single lines only after an error."""
+    """Raise RefusedError for a line that is not JSON. Single lines are checked only to find it."""
     if _are_lines(piece):
         return
     piece = without_surrogates(piece)
@@ -306,7 +309,8 @@ def _check_lines(piece: bytes, first_line: int) -> None:
 
 
 def _are_lines(piece: bytes) -> bool:
-    """The decoder accepts values over several lines; here each has its own."""
+    """Return whether each line is one JSON value. The decoder alone would also accept values that
+    extend over several lines."""
     try:
         values = _decode_lines(piece)
         fits = len(values) == piece.count(b"\n")
@@ -323,7 +327,7 @@ def _check(text: bytes, where: str) -> None:
 
 
 def _values(body: bytes) -> list[msgspec.Raw]:
-    """The verbatim entries of an array, without the white space and commas between them."""
+    """Return the verbatim entries of an array, without the white space and commas between them."""
     plain = without_surrogates(body)
     values = _decode_array(plain)
     if plain is body:
@@ -363,7 +367,8 @@ def _pieces_of_values(values: Sequence[bytes | msgspec.Raw]) -> Iterator[Message
 
 
 def _values_in_a_row(body: bytes) -> list[bytes] | None:
-    """Verbatim concatenated objects and arrays; else None. Raises RefusedError for too many."""
+    """Return the verbatim objects and arrays of a concatenation; None for any other body. Raises
+    RefusedError for too many."""
     ends: list[int] = []
     for begin, part, depths, inside in _structure(body):
         closing = ((part | _BRACKET_TO_BRACE) == _CLOSE) & (depths == 0) & ~inside
@@ -388,7 +393,7 @@ def _require_few(entries: int) -> None:
 
 
 def _entries(array_of_json: bytes) -> int:
-    """The number of array entries, without decoding; in damaged JSON up to the damage."""
+    """Return the number of array entries, without decoding; in damaged JSON up to the damage."""
     return 1 + sum(
         int(np.count_nonzero((part == _COMMA) & (depths == 1) & ~inside))
         for _, part, depths, inside in _structure(array_of_json)
@@ -398,8 +403,8 @@ def _entries(array_of_json: bytes) -> int:
 def _structure(
     text: bytes,
 ) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_]]]:
-    """Parts of JSON: offset, bytes, and for each byte the depth after it, and if it is in a
-    string."""
+    """Yield parts of JSON: offset, bytes, and for each byte the nesting depth after it, and whether
+    it is inside a string."""
     plain = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
     depth, quoted = 0, False
     for begin in range(0, len(plain), _SCAN_BYTES):

@@ -59,7 +59,7 @@ class Http(SourceOptions):
 
     @property
     def delivered_within_seconds(self) -> float | None:
-        """Time limit of waiting for delivery; None when it does not wait."""
+        """Time limit of waiting for delivery; None when ``ack`` does not wait for delivery."""
         return self.ack_timeout_seconds if self.ack == "delivered" else None
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 for the HTTP source: a stricter uvicorn protocol. Its httptools parser bounds neither
-size nor time of headers, drops bodies of requests with ``Upgrade``, and reports trailers as
-headers."""
+"""HTTP/1.1 for the HTTP source: a stricter form of uvicorn's protocol. The httptools parser limits
+neither size nor time of headers, drops the bodies of requests with ``Upgrade``, and reports
+trailers as headers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 10.0
 
 _OFFER = frozenset({b"upgrade", b"http2-settings"})
-"""Header names and ``Connection`` tokens that offer another protocol."""
+"""Header names and ``Connection`` tokens with which a client offers another protocol."""
 
 
 class Protocol(HttpToolsProtocol):
-    """Ignores an offered upgrade and reads the body (RFC 9110 7.8)."""
+    """Protocol of a connection. Ignores an offered upgrade, and reads the body (RFC 9110 7.8)."""
 
     _silent_bytes = 0  # received since the parser last had something for the application
     _head_timer: asyncio.TimerHandle | None = None
@@ -60,7 +60,7 @@ class Protocol(HttpToolsProtocol):
             self.send_400_response(f"more than {HEAD_BYTES} bytes of headers")
 
     def _feed(self, data: bytes) -> None:
-        """Each pass ends at the body of a request with an upgrade, or at the end."""
+        """Parse ``data``. The parser stops at an upgrade; a new one reads without the offer."""
         while not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)
@@ -75,7 +75,7 @@ class Protocol(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _head_without_offer(self) -> bytes:
-        """The request's head without the upgrade offer, for a parser that reads the body."""
+        """Return the request's head without the upgrade offer, so that a parser reads the body."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:
@@ -93,7 +93,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Drops trailers, which must not count as headers."""
+        """Drop trailers, which must not count as headers."""
         if self._in_head:
             super().on_header(name, value)
 

@@ -14,7 +14,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ReceivedBody:
-    """Readable once; ``received_bytes`` grows."""
+    """The body of one request. It can be read once; ``received_bytes`` grows meanwhile."""
 
     def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
         self._receive = receive
@@ -25,7 +25,7 @@ class ReceivedBody:
         self.received_bytes = 0
 
     async def read(self, most_bytes: int, memory: Share) -> bytes:
-        """The body, of the announced length. Raises RefusedError, OverBoundError."""
+        """Read the body and check its announced length. Raises RefusedError, OverBoundError."""
         if not self._length and not self._coding:
             raise RefusedError(
                 411, "missing header: send Content-Length or Transfer-Encoding: chunked"
@@ -56,7 +56,7 @@ class ReceivedBody:
         return b"".join(parts)
 
     async def is_read_to_its_end(self, most_bytes: int) -> bool:
-        """Read on for a while, so that a sender that is still sending sees the answer."""
+        """Drop the remaining body, briefly, so that the answer is read. Return whether it ended."""
         if self._waits_for_us:
             return not self._more
         left = most_bytes

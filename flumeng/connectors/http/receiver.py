@@ -1,4 +1,4 @@
-"""Sends requests to an HTTP receiver with retries, and interprets its answers."""
+"""Sends requests to an HTTP receiver with retries, and interprets the answers."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from flumeng.platform.scrubbing import excerpt
 
 RETRY_SECONDS = 25.0
 ANSWER_BYTES = 64 * 1024
-"""Longer answers are not read to the end, and their connection is closed."""
+"""Longer answers are not read to the end; the connection is closed instead."""
 QUOTED_CHARACTERS = 200
 CONNECTIONS = 4
 PASSING = (408, 409, 425, 429)
-"""Retried, like 500 and above; 409: a request with this key is in progress."""
+"""Statuses to retry, as from 500 on. 409: a request with this key is in progress."""
 UNAUTHORIZED = (401, 402, 403, 407)
 DOWN = (502, 503, 504)
 WRONG = (401, 402, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 431, 451)
-"""Any request of the flow would get this answer; the same holds for redirections."""
+"""Statuses that every request would get: the configuration is wrong, as with redirections."""
 
 
 class RefusedRequestError(FlumengError):
-    """The receiver rejects the events permanently."""
+    """The receiver rejects the events of a request permanently."""
 
 
 class TooLargeError(RefusedRequestError):
-    """A smaller request may be accepted."""
+    """The request is too large; a smaller one may be accepted."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The common part of all requests; headers may contain secrets."""
+    """URL, method and headers that all requests share; headers may contain secrets."""
 
     url: str
     method: str
@@ -51,7 +51,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """``status`` 0: no answer. ``after_seconds``: the value of ``Retry-After``."""
+    """An answer. ``status`` 0: there was none. ``after_seconds``: the value of ``Retry-After``."""
 
     status: int
     sentence: str
@@ -59,7 +59,7 @@ class Answer:
 
 
 def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
-    """Returns once the receiver has accepted the request, possibly twice after a lost answer.
+    """Send the request until the receiver accepts it; after a lost answer it may be accepted twice.
     Raises RefusedRequestError, UnavailableError, UserError."""
     while True:
         answer = _ask(endpoint, body, key)
@@ -72,8 +72,8 @@ def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
 
 
 def reach(endpoint: Endpoint) -> None:
-    """Check with HEAD that the receiver answers and accepts the headers. Other answers are fine:
-    many servers lack HEAD. Raises UnavailableError, UserError."""
+    """Check with HEAD that the receiver answers and accepts the headers. Other errors are ignored,
+    since many servers do not support HEAD. Raises UnavailableError, UserError."""
     answer = _ask(replace(endpoint, method="HEAD"), None, "")
     sentence = f"{endpoint}: {answer.sentence}"
     if answer.status in UNAUTHORIZED:
@@ -83,7 +83,7 @@ def reach(endpoint: Endpoint) -> None:
 
 
 def _require_passing(endpoint: Endpoint, answer: Answer) -> None:
-    """Raises unless a retry may get another answer."""
+    """Return when a retry may get another answer, otherwise raise the error."""
     if answer.status == 0 or answer.status in PASSING or answer.status >= 500:
         return
     if answer.status < 400 or answer.status in WRONG:

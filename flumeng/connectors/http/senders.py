@@ -1,6 +1,6 @@
 """Authenticates senders by token, password, or TLS certificate. Secrets are reread within a minute;
 only digests are kept, compared in constant time. A secret that disappears stays valid and is
-reported: exclude senders in the flow, or by another secret."""
+reported: to exclude a sender, change the flow or the secret."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flumeng.platform.errors import UserError
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 20.0
-"""Less than a minute together with the 30 s for which a command's output is used."""
+"""Interval of rereading secrets. Command outputs are kept for 30 s: changes act in a minute."""
 
 _BEARER, _BASIC = 'Bearer realm="flumeng"', 'Basic realm="flumeng", charset="UTF-8"'
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
@@ -30,7 +30,7 @@ _NOBODY = hashlib.sha256(b"").digest()
 
 
 class Senders:
-    """The senders of one source. ``changed`` is called when ``problem`` may have changed."""
+    """The senders of one source. ``changed`` is called when ``problem`` has changed."""
 
     def __init__(self, options: SenderAuth, changed: Callable[[], None]) -> None:
         self._options = options
@@ -41,13 +41,13 @@ class Senders:
             (path.rstrip("/"), frozenset(map(options.name_of, senders)))
             for path, senders in sorted(options.paths.items(), reverse=True)
         ]
-        """Longer paths first."""
+        """Allowed senders by path, longer paths first."""
         challenges = [_BEARER] * bool(options.tokens) + [_BASIC] * bool(options.users)
         self._challenge = ((b"www-authenticate", ", ".join(challenges).encode()),)
         self.problem = ""
 
     async def start(self) -> None:
-        """Raises UserError for a missing secret, or a malformed token."""
+        """Read the secrets. Raises UserError for a missing secret or a malformed token."""
         self._tokens, self._passwords = await asyncio.to_thread(self._read)
 
     async def refresh(self) -> None:
@@ -63,7 +63,7 @@ class Senders:
             self._changed()
 
     def require(self, path: str, authorization: bytes, client: Client) -> str:
-        """The sender's name. Raises RefusedError with 401 or 403."""
+        """Return the name of the sender of a request. Raises RefusedError with 401 or 403."""
         name, names = client.name, client.let_in_by
         if self._options.tokens or self._options.users:
             name = self._proven(authorization)
@@ -80,7 +80,7 @@ class Senders:
         return name
 
     def of(self, authorization: bytes) -> str | None:
-        """The sender with this token or password; None when unknown."""
+        """Return the sender with this token or password; None when unknown."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
         if scheme.lower() in (b"bearer", b"splunk"):
@@ -88,7 +88,7 @@ class Senders:
         return self._of_user(given) if scheme.lower() == b"basic" else None
 
     def _of_token(self, given: bytes) -> str | None:
-        """Compares all tokens in constant time."""
+        """Return the sender with this token, comparing all tokens in constant time."""
         digest = hashlib.sha256(given).digest()
         same = [n for n, expected in self._tokens.items() if hmac.compare_digest(expected, digest)]
         return same[0] if same and given else None
@@ -104,7 +104,7 @@ class Senders:
         return name if same and colon and password and name in self._passwords else None
 
     def may_use(self, path: str) -> frozenset[str]:
-        """The names that may send to ``path``, by ``auth.paths``."""
+        """Return the names that may send to ``path``, by ``auth.paths``."""
         if {".", ".."} & set(path.split("/")):  # its reader may resolve it to another path
             return frozenset()
         for prefix, senders in self._paths:

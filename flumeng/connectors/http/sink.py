@@ -1,5 +1,5 @@
 """HTTP sink: events as JSON in retried requests. A request and its key depend only on the split's
-events, their order and the batch number, so a repeated batch sends the same requests."""
+events, their order and the batch number. So a repeated batch sends the same requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flumeng.platform.errors import UserError
 
 CONTENT_TYPES = {"ndjson": "application/x-ndjson", "json": "application/json"}
 CHUNK_BYTES = 16 * 1024 * 1024
-"""Limit of events that become JSON together."""
+"""Most bytes of events that are converted to JSON together."""
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
@@ -75,7 +75,7 @@ class HttpSink:
 
 @dataclass(frozen=True)
 class Request:
-    """``number``: of the request in its split, then of its part."""
+    """A request. ``number``: its number in the split; halves get ``number.0`` and ``number.1``."""
 
     number: str
     events: tuple[pa.RecordBatch, ...]
@@ -91,7 +91,7 @@ class Request:
 
 @dataclass(frozen=True)
 class SendSplit:
-    """Yields the number of events. ``sink``: its name in the flow."""
+    """Stage that sends a split, and yields the number of events. ``sink``: its name in the flow."""
 
     options: Http
     endpoint: Endpoint
@@ -141,7 +141,7 @@ class SendSplit:
 
 
 def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Request]:
-    """The events in requests of at most ``most_bytes`` of JSON, or one event."""
+    """Yield events in requests of at most ``most_bytes`` of JSON, or of one larger event."""
     number = size = 0
     events: list[pa.RecordBatch] = []
     texts: list[bytes] = []

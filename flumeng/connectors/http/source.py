@@ -30,7 +30,7 @@ CLOSE_SECONDS = 1
 
 
 class HttpSource(Source):
-    """Journals a request's events before the answer."""
+    """Receives requests, and journals their events before the answer."""
 
     spreads = True
 
@@ -107,7 +107,8 @@ class HttpSource(Source):
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the worker. Omits uvicorn's ticks: 1,000 servers would take half a CPU."""
+    """Server that leaves signals to the worker. It does without uvicorn's ticks: those of 1,000
+    servers would take half a CPU."""
 
     def __init__(self, config: uvicorn.Config, tls: ServerTls | None, counters: Counters) -> None:
         super().__init__(config)
@@ -125,7 +126,6 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def close_revoked(self) -> None:
-        """Close connections whose certificate is no longer allowed."""
         for protocol in list(self.server_state.connections):
             if isinstance(protocol, Protocol) and protocol.is_revoked:
                 self._counters.unauthorized += 1

@@ -1,6 +1,6 @@
 """Current addresses of journals: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
 Entries are reread after ``REREAD_SECONDS``, sooner while a node is not live or a server lacks the
-journal. Watches would notify each of n collectors of each of n nodes."""
+journal. They are not watched: watches would notify each of n collectors of each of n nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Cached(Generic[V]):
 
 @dataclass
 class Addresses:
-    """Thread-safe; only ``reread`` and ``read`` block. ``clock``: monotonic seconds."""
+    """Cached addresses. Thread-safe; only ``reread`` and ``read`` block. ``clock``: monotonic s."""
 
     store: Store
     clock: Callable[[], float] = time.monotonic
@@ -52,7 +52,7 @@ class Addresses:
     _unreadable: set[str] = field(default_factory=set)
 
     def of(self, journals: Iterable[str]) -> dict[str, str]:
-        """Journal -> host:port; lacks unknown journals, and those whose node is not live."""
+        """Return host:port by journal; omits unknown journals, and those whose node is not live."""
         addresses: dict[str, str] = {}
         for name in journals:
             journal = self._journals.get(name)
@@ -62,12 +62,12 @@ class Addresses:
         return addresses
 
     def due(self, journals: Iterable[str]) -> list[str]:
-        """The journals that ``reread`` would read."""
+        """Return the journals that ``reread`` would read now."""
         now = self.clock()
         return [name for name in journals if self._due_at(name) <= now]
 
     def doubt(self, journals: Iterable[str]) -> None:
-        """The addresses did not serve these journals: reread, with back-off."""
+        """Reread the addresses early, with back-off: they did not serve these journals."""
         with self._lock:
             for name in journals:
                 journal = self._journals.get(name)
@@ -78,8 +78,8 @@ class Addresses:
                     self._nodes[journal.value] = _doubted(node)
 
     def reread(self, journals: Iterable[str]) -> bool:
-        """Read due journals and nodes once. Returns whether an address changed; False without
-        ZooKeeper."""
+        """Read due journals and nodes once. Returns whether an address changed; False when
+        ZooKeeper does not answer."""
         names = sorted(set(journals))
         before = self.of(names)
         with suppress(UnavailableError):
@@ -87,7 +87,7 @@ class Addresses:
         return self.of(names) != before
 
     def read(self, journals: Sequence[str]) -> None:
-        """Like ``reread``; raises UnavailableError."""
+        """Do as ``reread``, but raise UnavailableError when ZooKeeper does not answer."""
         now = self.clock()
         self._read_journals([name for name in journals if _due(self._journals, name, now)])
         nodes = {journal.value for journal in map(self._journals.get, journals) if journal}
@@ -121,7 +121,7 @@ class Addresses:
                 self._nodes[name] = _cached(self._nodes.get(name), addresses, self.clock())
 
     def _read(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """An unreadable record counts as missing."""
+        """Read the records; an unreadable one is logged and counts as missing."""
         if not znodes:
             return []
         records = self.store.read_each(znodes)
@@ -135,7 +135,7 @@ class Addresses:
 
 
 def server_of(journal: str, node: str, addresses: Sequence[str]) -> str:
-    """The address of the worker that serves the journal: the first for another node's journal."""
+    """Return the address of the journal's worker; the first worker serves other nodes' journals."""
     return addresses[worker_of(journal, len(addresses)) if node_of(journal) == node else 0]
 
 
@@ -144,7 +144,7 @@ def _due(entries: dict[str, _Cached[V]], name: str, now: float) -> bool:
 
 
 def _cached(before: _Cached[V] | None, value: V, now: float) -> _Cached[V]:
-    """A missing value is reread soon."""
+    """Return the new entry; a missing value is reread soon."""
     reread_at = now + (REREAD_SECONDS if value else DOUBT_SECONDS)
     if before is None or before.value != value or now >= before.read_at + REREAD_SECONDS:
         return _Cached(value, now, reread_at)
@@ -152,7 +152,7 @@ def _cached(before: _Cached[V] | None, value: V, now: float) -> _Cached[V]:
 
 
 def _doubted(entry: _Cached[V]) -> _Cached[V]:
-    """Reread soon; each further doubt doubles the wait until the value changes."""
+    """Return the entry, to be reread soon; each doubt doubles the wait until the value changes."""
     reread_at = entry.read_at + entry.doubt_seconds
     if reread_at >= entry.reread_at:
         return entry

@@ -1,4 +1,4 @@
-"""Admits executors to journals by a certificate that alone opens nothing, and a token per range."""
+"""Admits executors to journals by a token per range and a certificate, useless without a token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flumeng.platform.security.credentials import Keystore
 
 @dataclass(frozen=True)
 class ExecutorTokens:
-    """Uses the current certificates in these files. Methods raise UserError."""
+    """Tokens, signed with the current certificates in these files. Methods raise UserError."""
 
     own: Keystore
     executor: Keystore
@@ -29,7 +29,7 @@ class ExecutorTokens:
 
 
 def of_process() -> ExecutorTokens | None:
-    """The tokens of this collector; None in an open cluster. Raises UserError."""
+    """Return this collector's tokens; None in an open cluster. Raises UserError."""
     own, executor = process.keystore(), credentials.keystore_of("executor")
     if own is None or executor is None:
         return None

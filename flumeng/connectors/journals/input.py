@@ -33,7 +33,7 @@ _TEXTS: dict[Kind, str] = {
 
 
 class Journals:
-    """See ``Input``. ``executor_tokens`` admit executors unless the cluster is open."""
+    """``Input`` of journals. ``executor_tokens`` admit executors unless the cluster is open."""
 
     def __init__(self, store: Store, executor_tokens: ExecutorTokens | None = None) -> None:
         self._executor_tokens = executor_tokens
@@ -56,7 +56,7 @@ class JournalPositions(WatchedPositions):
         self._watcher = watcher
 
     def open(self, spec: FlowSpec) -> None:
-        """ZooKeeper alone has the addresses of journals."""
+        """Do nothing: only ZooKeeper has the addresses of journals, not the flow."""
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         names = {journal_of(name): name for name in partitions}
@@ -77,6 +77,6 @@ class JournalPositions(WatchedPositions):
 
 
 def describe(standstill: Standstill) -> str:
-    """One sentence for operators, with the command that helps."""
+    """Return one sentence for operators, with the command that helps."""
     journal = journal_of(standstill.partition)
     return described(replace(standstill, partition=journal), _TEXTS, node=node_of(journal))

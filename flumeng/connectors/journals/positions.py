@@ -33,20 +33,20 @@ Follow = Callable[[str, WatchRequest], AsyncGenerator[WatchAnswer, None]]
 
 
 def pace(servers: int) -> tuple[float, float]:
-    """Minimum gap between answers and the heartbeat of one server, in seconds. Bounds all servers
-    to about 1,000 answers and 40 heartbeats a second."""
+    """Return the minimum gap between answers and the heartbeat interval of one server, in seconds.
+    They limit all servers to about 1,000 answers and 40 heartbeats a second."""
     return min(max(0.02, servers / 1000), 0.5), min(max(2.0, servers / 40), 10.0)
 
 
 def backoff_seconds(failures: int) -> float:
-    """The pause after this number of consecutive failures."""
+    """Return the pause after this number of consecutive failures."""
     return float(min(BACKOFF_SECONDS * 2 ** min(failures - 1, 10), BACKOFF_MOST_SECONDS))
 
 
 @dataclass(eq=False)
 class _Server:
-    """``answered``: the watch has answered. ``again``: replace the watch although ``names`` are the
-    same."""
+    """The watch of one server. ``answered``: the watch has answered. ``again``: replace the watch
+    although ``names`` are the same."""
 
     address: str
     names: frozenset[str]
@@ -57,8 +57,8 @@ class _Server:
 
 
 class PositionWatcher(WatchedEnds[Reach]):
-    """Watches all servers of watched journals in one thread. Silent servers delay only their own
-    journals, which have no end then. ``follow`` watches one server."""
+    """Watcher of all servers of watched journals, in one thread. Silent servers delay only their
+    own journals, which then have no known end. ``follow`` watches one server."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class PositionWatcher(WatchedEnds[Reach]):
                 self._replace(server)
 
     def _replace(self, server: _Server) -> None:
-        """A watch without an answer yet is replaced after its first one."""
+        """Replace the watch; one that has not answered yet is replaced after its first answer."""
         if server.answered:
             self._stop(server)
             self._start(server)
@@ -192,7 +192,7 @@ class PositionWatcher(WatchedEnds[Reach]):
             await asyncio.sleep(backoff_seconds(server.failures))
 
     async def _watch_once(self, server: _Server) -> bool:
-        """Returns whether to start the next watch at once."""
+        """Follow the server's answers. Returns True when a new watch has to replace this one."""
         names, number = server.names, next(self._requests)
         server.answered = server.again = False
         gap, heartbeat = pace(len(self._servers))

@@ -28,7 +28,7 @@ _idle: ConnectionPool[tuple[str, Proof | None], JournalClient] = ConnectionPool(
 
 @contextmanager
 def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
-    """A client of that server, reused by later reads unless this one raises."""
+    """Provide a client of the server. Later reads reuse it unless this read fails."""
     key = address, proof
     client = _idle.take(key) or JournalClient(address, READ_SECONDS, prove=lambda: proof)
     try:
@@ -41,8 +41,8 @@ def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
 
 @dataclass(frozen=True)
 class JournalReader:
-    """See ``Reader`` and ``Admitting``. An address is ``host:port``, or ``host:port token``.
-    ``proof`` is for servers; pickling takes it from ``executor_tokens``."""
+    """``Reader`` of journals. An address is ``host:port``, or ``host:port token``. ``proof``: sent
+    to servers; pickling takes it from ``executor_tokens``."""
 
     proof: Proof | None = None
     executor_tokens: ExecutorTokens | None = None

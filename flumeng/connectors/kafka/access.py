@@ -1,5 +1,5 @@
-"""Connection settings of a Kafka source, for clients in all processes. Executors get the password
-inside the serialized reader, never in a Spark property, which event log and web pages show."""
+"""Connection settings of Kafka clients in all processes. Executors get the password inside the
+serialized reader, never in a Spark property, which event log and web pages show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flumeng.platform.scrubbing import Secret
 from flumeng.platform.secrets import resolve
 
 quiet = logging.getLogger(f"{__name__}.librdkafka")
-"""Discards the log that librdkafka would print on stderr; errors come by ``error_cb``."""
+"""Discards librdkafka's log, which would go to stderr; errors are reported by ``error_cb``."""
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
 
@@ -46,12 +46,12 @@ def _protocol(options: KafkaBrokers) -> str:
 
 
 AHEAD_KBYTES = 1024
-"""Bound of the consumer's prefetch: data behind the end of a range is fetched in vain."""
+"""Bound of the consumer's prefetch: data beyond the end of a range is fetched in vain."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Brokers, credentials and client id: the key under which flows share clients."""
+    """Brokers, credentials and client id; flows with equal ones share clients."""
 
     brokers: KafkaBrokers
     password: Secret | None
@@ -72,7 +72,7 @@ class Access:
 
 
 def consumer_settings(access: Access, *, committed: bool) -> dict[str, Any]:
-    """The settings of a consumer without a group. ``committed``: see the option ``isolation``."""
+    """Return a groupless consumer's settings. ``committed``: skip uncommitted transactions."""
     return access.settings | {
         "group.id": "flumeng",
         "enable.auto.commit": False,

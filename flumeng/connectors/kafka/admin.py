@@ -1,5 +1,4 @@
-"""The adapter to Kafka's admin client: topic ids and the offsets of partitions. Requests return
-futures. One client serves all threads of a process."""
+"""Adapter to Kafka's admin client. Requests return futures. One client serves all threads."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 require_reader()
 ANSWER_SECONDS = 5.0
 GRACE_SECONDS = 2.0
-"""Margin for librdkafka to report its own timeout of a request."""
+"""Extra waiting time, in which librdkafka reports its own timeout of a request."""
 Bound = Literal["earliest", "latest"] | datetime
-"""A time stands for the first message that is not older; there may be none."""
+"""A position in a partition. A time means the first message that is not older, if any."""
 _OffsetSpec: Any = confluent_kafka.admin.__dict__["OffsetSpec"]
 
 
 class KafkaAdmin:
-    """The constructor raises UserError for invalid settings. Read futures with ``answer``."""
+    """Client for admin requests. The constructor raises UserError for invalid settings."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -46,7 +45,7 @@ class KafkaAdmin:
             raise UserError(f"{access}: {error.args[0].str()}") from error
 
     def names(self) -> list[str]:
-        """All visible topics. Blocks, and raises like ``answer``."""
+        """Return all visible topics. Blocks, and raises like ``answer``."""
         try:
             return sorted(self._client.list_topics(timeout=ANSWER_SECONDS).topics)
         except KafkaException as error:
@@ -61,7 +60,7 @@ class KafkaAdmin:
     def offsets(
         self, partitions: Collection[tuple[str, int]], bound: Bound, *, committed: bool
     ) -> dict[tuple[str, int], Future[Any]]:
-        """The offset of ``bound`` in each partition: one request to each broker."""
+        """Request the offset of ``bound`` in each partition, with one request to each broker."""
         if isinstance(bound, datetime):
             spec = _OffsetSpec.for_timestamp(int(bound.timestamp() * 1000))
         else:
@@ -75,7 +74,7 @@ class KafkaAdmin:
         return {(each.topic, each.partition): future for each, future in futures.items()}
 
     def answer(self, future: Future[Any]) -> Any:
-        """Wait for a result, for a bounded time. Raises UnavailableError or UserError."""
+        """Wait for a result for a limited time. Raises UnavailableError, UserError."""
         try:
             result = future.result(ANSWER_SECONDS + GRACE_SECONDS)
             self._trouble = None
@@ -98,7 +97,7 @@ class KafkaAdmin:
         return meaning(error, self._access)
 
     def _note(self, error: Any) -> None:
-        """Keeps the last connection error, except "all brokers are down", which names no cause."""
+        """Keep the last connection error, except "all brokers are down", which names no cause."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._trouble = error
 

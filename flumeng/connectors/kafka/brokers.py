@@ -1,5 +1,5 @@
-"""Batched requests of a discovery task to Kafka's brokers. Calls block for a bounded time. A
-refused topic or partition does not affect the others."""
+"""Requests of a discovery task to Kafka's brokers, each for many topics or partitions. Calls block
+for a limited time. An error of one topic or partition does not affect the others."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 TIMES_SECONDS = 1.0
 TIMES_AT_ONCE = 256
-"""Most partitions whose message times one call reads."""
+"""Most partitions whose message times are read by one call."""
 AHEAD_KBYTES = 64
 COMPARE_SECONDS = 8.0
 CUT = re.compile(r"log truncation detected .*broker end offset is (\d+)")
-"""librdkafka reports where a log was truncated only in this text."""
+"""The text in which librdkafka reports where a log was truncated; there is no field for it."""
 
 PartitionKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Topic:
-    """``id`` is the full topic id, as Kafka's own tools print it."""
+    """A topic. ``id`` is the full topic id, as Kafka's own tools print it."""
 
     id: str
     partitions: tuple[int, ...]
@@ -51,7 +51,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Described:
-    """``absent`` topics certainly do not exist; brokers did not describe the ``refused`` ones."""
+    """Descriptions of topics. ``absent`` ones certainly do not exist; ``refused``: other errors."""
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
@@ -60,7 +60,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Offsets:
-    """``why`` is the error of one missing partition. ``epochs``: leader epochs, where reported."""
+    """Offsets by partition. ``why``: errors of missing ones. ``epochs``: of leaders, if known."""
 
     by_partition: Mapping[PartitionKey, int]
     why: str = ""
@@ -68,29 +68,30 @@ class Offsets:
 
 
 class Brokers(Protocol):
-    """Calls raise UnavailableError when no broker answers, UserError when a person has to act."""
+    """Requests to Kafka's brokers. They raise UnavailableError when no broker answers, UserError
+    when a person has to act."""
 
     def names(self) -> list[str]:
-        """All visible topics."""
+        """Return all visible topics."""
 
     def describe(self, topics: Collection[str]) -> Described: ...
 
     def offsets(self, keys: Collection[PartitionKey], bound: Bound) -> Offsets:
-        """For a time after the last message, the end of the partition."""
+        """Return the offsets of ``bound``; for a time after the last message, the end."""
 
     def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Timestamps, in microseconds, of the messages at these offsets or of the next ones. Lacks
-        partitions that do not answer in a bounded time."""
+        """Return times, in microseconds, of the messages at these offsets, or of the next messages.
+        Partitions that do not answer in time are missing."""
 
     def compare(self, key: PartitionKey, offset: int, leader_epoch: int) -> None:
-        """Raises CutError when the log was truncated below ``offset`` since the leader of that
-        epoch had it. A message at or above ``offset`` must exist."""
+        """Raise CutError when the log was truncated below ``offset`` after the given leader epoch.
+        A message at or above ``offset`` must exist."""
 
     def close(self) -> None: ...
 
 
 class KafkaBrokers:
-    """See ``Brokers``. ``committed``: partitions end at the last stable offset."""
+    """Implements ``Brokers``. ``committed``: partitions end at the last stable offset."""
 
     def __init__(self, access: Access, *, committed: bool) -> None:
         self._access = access
@@ -136,7 +137,7 @@ class KafkaBrokers:
         return Offsets(offsets, first.why or ends.why, {**first.epochs, **ends.epochs})
 
     def _answers(self, futures: Mapping[PartitionKey, Future[Any]]) -> Offsets:
-        """Raises UnavailableError or UserError when no partition was answered."""
+        """Wait for the offsets. Raises UnavailableError or UserError when none is known."""
         offsets: dict[PartitionKey, int] = {}
         epochs: dict[PartitionKey, int] = {}
         trouble: FlumengError | None = None
@@ -184,7 +185,7 @@ class KafkaBrokers:
         consumer.unassign()
 
     def compare(self, key: PartitionKey, offset: int, leader_epoch: int) -> None:
-        """Uses a new client: librdkafka compares epochs only before it knows the leader."""
+        """Compare with a new client: librdkafka compares epochs only before it knows the leader."""
         consumer = Consumer(self._settings() | {"enable.partition.eof": True})
         try:
             consumer.assign([TopicPartition(*key, offset, leader_epoch=leader_epoch)])
@@ -198,7 +199,7 @@ class KafkaBrokers:
         raise UnavailableError(f"{self._access}: {key[0]} [{key[1]}] sends nothing")
 
     def _is_same(self, message: Any, key: PartitionKey) -> bool:
-        """Whether librdkafka reads on: the leader's log then holds all offsets below."""
+        """Return True when the log is not truncated, False while unknown; otherwise raise."""
         error = message.error()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
             return True

@@ -1,5 +1,5 @@
-"""Converts messages in librdkafka's memory into Arrow columns of events. No Python code runs for a
-single message: it would cost more than fetching one."""
+"""Converts messages in librdkafka's memory into Arrow columns of events. No Python code runs per
+message: it would cost more than fetching the message."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from flumeng.events.schema import READ_SCHEMA
 NO_TIME = 0
 """librdkafka's timestamp type for messages without a timestamp."""
 PIECE_BYTES = 64 * 1024 * 1024
-"""Size at which columns are cut. A message of 1 GB more still fits Arrow's limit of 2 GB."""
+"""Size at which columns are cut. One more message of 1 GB still fits Arrow's limit of 2 GB."""
 
 Columns = dict[str, pa.Array]
 """The columns that differ between messages: ``body``, ``ts``, ``seq``, ``key``, ``headers``."""
 
 
 def pieces(batch: MessageBatch, chosen: Numbers) -> list[Numbers]:
-    """Group ``chosen``, numbers of messages, into pieces of about PIECE_BYTES."""
+    """Group ``chosen``, indices of messages, into pieces of about PIECE_BYTES."""
     ends = np.cumsum(batch.of("body_bytes", chosen) + batch.of("key_bytes", chosen))
     cuts = np.flatnonzero(np.diff(ends // PIECE_BYTES)) + 1
     return [piece for piece in np.split(chosen, cuts) if len(piece)]
@@ -39,7 +39,7 @@ def columns(batch: MessageBatch, chosen: Numbers) -> Columns:
 
 
 def binaries(addresses: Numbers, sizes: Numbers) -> pa.BinaryArray:
-    """Copy the bytes at ``addresses``; null where the address is 0."""
+    """Return a column of the bytes at ``addresses``, null where the address is 0."""
     there = addresses != 0
     ends = np.cumsum(np.where(there, sizes, 0), dtype=np.int64)
     offsets = np.zeros(len(ends) + 1, np.int32)
@@ -54,7 +54,7 @@ def binaries(addresses: Numbers, sizes: Numbers) -> pa.BinaryArray:
 
 
 def times(milliseconds: Numbers, none: Numbers) -> pa.Array:
-    """``ts`` from milliseconds since 1970; null where ``none`` is true."""
+    """Return the column ``ts`` from milliseconds since 1970, null where ``none`` is true."""
     column = pa.array(milliseconds, pa.timestamp("ms", "UTC"), mask=none)
     return column.cast(READ_SCHEMA.field("ts").type, safe=False)
 
@@ -71,7 +71,7 @@ def _headers(handles: Numbers) -> pa.MapArray:
 
 
 def texts(names: pa.BinaryArray) -> pa.StringArray:
-    """Decodes UTF-8; invalid bytes are replaced."""
+    """Decode UTF-8; invalid bytes become U+FFFD."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
@@ -79,7 +79,7 @@ def texts(names: pa.BinaryArray) -> pa.StringArray:
 
 
 def maps(counts: Numbers, names: pa.StringArray, values: pa.BinaryArray) -> pa.MapArray:
-    """Maps with ``counts[i]`` headers for message i. Of equal names the last value counts."""
+    """Return maps of headers, ``counts[i]`` for message i. Of equal names the last value counts."""
     owners = np.repeat(np.arange(len(counts)), counts)
     encoded = names.dictionary_encode()
     pairs = owners * len(encoded.dictionary) + encoded.indices.to_numpy()

@@ -1,5 +1,5 @@
-"""Compiled loops over librdkafka's messages: addresses in, numbers out, no Python object for each.
-Compilation takes half a second at import, so only message readers import this module."""
+"""Compiled loops over librdkafka's messages, which create no Python object per message. Compilation
+takes half a second at import, so only message readers import this module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., None])
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 library = ctypes.CDLL(cimpl.__file__)
-"""The librdkafka inside confluent-kafka, whose extension module exposes its symbols."""
+"""librdkafka, loaded from confluent-kafka's extension module, which contains it."""
 _address: Any = types.uintp
 _number: Any = types.int32
 _nothing: Any = types.void
@@ -44,7 +44,7 @@ def _compiled(signature: str | None = None) -> Callable[[F], F]:
 
 @_compiled("void(uintp[::1], int64[::1], uint8[::1])")
 def gather(addresses: Numbers, ends: Numbers, into: Numbers) -> None:
-    """Copy the bytes at ``addresses`` to ``into`` in turn, up to ``ends`` there."""
+    """Copy values from ``addresses`` one after another; value i ends at ``ends[i]`` of ``into``."""
     start = 0
     for number in range(len(addresses)):
         if ends[number] > start:
@@ -54,7 +54,7 @@ def gather(addresses: Numbers, ends: Numbers, into: Numbers) -> None:
 
 @_compiled("void(uintp[::1], int64[::1], int32[::1], uintp[::1])")
 def examine(messages: Numbers, times: Numbers, kinds: Numbers, headers: Numbers) -> None:
-    """Write each message's time, timestamp type and header handle (0: none)."""
+    """Write each message's time, timestamp type and header handle (0 without headers)."""
     for number in range(len(messages)):
         times[number] = _timestamp(messages[number], kinds.ctypes.data + 4 * number)
         if _headers(messages[number], headers.ctypes.data + 8 * number) != 0:
@@ -75,7 +75,7 @@ def count_headers(headers: Numbers, counts: Numbers) -> None:
 
 @_compiled()
 def list_headers(headers: Numbers, counts: Numbers, names: Numbers, values: Numbers) -> None:
-    """Rows of ``names`` and ``values``, one for each header: address and length."""
+    """Write address and length of each header's name and value into ``names`` and ``values``."""
     at = 0
     for number in range(len(headers)):
         for which in range(counts[number]):

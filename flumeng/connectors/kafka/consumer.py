@@ -1,8 +1,8 @@
-"""The adapter to Kafka's consumer: reads an exact range of offsets of one partition.
+"""Adapter to Kafka's consumer: reads an exact range of offsets of one partition.
 
-Aborted transactions, markers and compaction leave gaps. So a range ends with a message at or above
-its end, or at the partition's end. The consumer joins no group, commits nothing, and its prefetch
-is bounded in bytes.
+Offsets have gaps: aborted transactions, markers, compaction. So a range is complete at a message at
+or above its end, or at the partition's end. The consumer joins no group, commits nothing, and its
+prefetch is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRESS_SECONDS = 8.0
 
 
 class RangeConsumer:
-    """Used by one thread at a time; unusable after an error. ``clock``: monotonic seconds."""
+    """Reader for one thread at a time; unusable after an error. ``clock``: monotonic seconds."""
 
     def __init__(
         self, access: Access, *, committed: bool, clock: Callable[[], float] = time.monotonic
@@ -44,9 +44,9 @@ class RangeConsumer:
     def read(
         self, topic: str, number: int, start: int, end: int, on_taken: Callable[[], None]
     ) -> Iterator[list[Columns]]:
-        """Yield all messages with offsets in [start, end), in order; the last item, perhaps empty,
-        once no more can follow. ``on_taken`` is called for arrived messages before they are
-        converted.
+        """Yield all messages with offsets in [start, end), in order. The last item, perhaps empty,
+        comes when no more can follow. ``on_taken`` is called when messages have arrived, before
+        they are converted.
 
         Raises CorruptError when ``start`` no longer exists, UserError, and UnavailableError when
         nothing arrives for PROGRESS_SECONDS.
@@ -72,7 +72,7 @@ class RangeConsumer:
         self._client.close()
 
     def _sorted_out(self, batch: MessageBatch, end: int, label: str) -> tuple[Numbers, bool]:
-        """The numbers of the messages below ``end``, and whether the range is complete."""
+        """Return the indices of the messages below ``end``, and whether the range is complete."""
         codes, offsets = batch.records["code"], batch.records["offset"]
         beyond = np.flatnonzero((codes == 0) & (offsets >= end))
         stop, at_end = (int(beyond[0]), True) if len(beyond) else (len(codes), False)

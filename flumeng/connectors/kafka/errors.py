@@ -1,5 +1,5 @@
 """Classifies Kafka's errors: a person has to act, librdkafka retries, or data is damaged. Other
-modules name Kafka errors only for the meaning of a single call."""
+modules name a Kafka error only where it has a meaning in a single call."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ PASSING = (
 )
 """Errors that librdkafka retries."""
 NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
-"""Errors of a topic that the brokers are just creating."""
+"""Errors of a topic that the brokers are creating at the moment."""
 REFUSED_ALONE = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 )
-"""Errors of single messages, for which a broker refuses the whole request."""
+"""Errors caused by a single message, for which a broker refuses the whole request."""
 GROUP = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -70,13 +70,13 @@ GROUP = (
 
 
 def require_reader() -> None:
-    """Raises UserError without numba, which is imported only where messages are read."""
+    """Raise UserError without numba, which is imported only where messages are read."""
     if find_spec("numba") is None:
         raise UserError(NEEDS)
 
 
 def meaning(error: Any, client: object) -> FlumengError:
-    """Translate an error of librdkafka; its text names the client."""
+    """Convert an error of librdkafka into one of flumeng; the text names ``client``."""
     text = f"{client}: {error.str()}"
     if error.code() in PERSONS:
         return UserError(text)

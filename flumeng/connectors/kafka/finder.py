@@ -1,12 +1,13 @@
-"""Discovery of the source ``kafka``: finds topics and partitions, and where each begins.
+"""Discovery of the source ``kafka``: finds topics and partitions, and their start offsets.
 
 Rules
-1. Partition names contain the topic id. A topic with a known name and another id was recreated,
- and its offsets are of other messages. It is read only after an operator has chosen an offset;
- with ``on_gone: earliest`` it is read from its beginning, with a note.
-2. The start of a partition is decided when it is first seen: by the source's options if its topic
- is new to the source; at its beginning if the topic, or a pattern for it, was searched before.
-3. Topics that may only be hidden (this user may not see them) are neither found nor gone.
+1. Partition names contain the topic id. A known topic with another id was recreated, and its
+   offsets belong to other messages. It is read only after an operator has chosen an offset; with
+   ``on_gone: earliest`` it is read from its beginning, with a note.
+2. The start of a partition is decided when it is first seen. If its topic is new to the source, the
+   source's options decide. If the topic or its pattern was searched before, it is read from its
+   beginning.
+3. Topics that may only be hidden from this user are neither found nor reported as deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TOPIC, PATTERN = "topic ", "pattern "
 
 
 class KafkaFinder:
-    """See ``Finder``. The constructor raises UserError when the password is not found."""
+    """Implements ``Finder``. The constructor raises UserError when the password is not found."""
 
     def __init__(self, options: KafkaSource, brokers: Brokers | None = None) -> None:
         self._options = options
@@ -44,7 +45,7 @@ class KafkaFinder:
             Access.of(options), committed=options.isolation == "committed"
         )
         self._ids: Mapping[str, str] = {}
-        """Topics of the last search -> the first characters of their ids."""
+        """First characters of the topic ids of the last search, by topic."""
 
     @classmethod
     def of(cls, options: KafkaSource, store: Store, task: FindingTask) -> KafkaFinder:
@@ -53,7 +54,7 @@ class KafkaFinder:
 
     @classmethod
     def probe(cls, options: KafkaSource) -> None:
-        """See ``ProbedFinder``. Raises UserError when a named topic is missing."""
+        """Implements ``ProbedFinder``. Raises UserError when a named topic is missing."""
         brokers = KafkaBrokers(Access.of(options), committed=options.isolation == "committed")
         try:
             described = brokers.describe(options.topics)
@@ -95,7 +96,7 @@ class KafkaFinder:
         return {names[key]: moment for key, moment in moments.items()}
 
     def finished(self) -> None:
-        """Nothing to record."""
+        """Do nothing: there is nothing to record."""
 
     def close(self) -> None:
         self._brokers.close()
@@ -108,7 +109,7 @@ class KafkaFinder:
         return topics
 
     def _current(self, partitions: Collection[str]) -> dict[PartitionKey, str]:
-        """The partitions whose topics still exist with the same id: key -> name."""
+        """Return names of partitions whose topics still have the same id, by topic and number."""
         return {
             (partition.topic, partition.number): name
             for name, partition in parsed(partitions).items()
@@ -178,7 +179,7 @@ class _Search:
             self._offer(KafkaPartition(name, number, own), begin, starts)
 
     def _start_of_recreated(self, name: str, own: str) -> str | None:
-        """Where to start a recreated topic; None until an operator has decided."""
+        """Return where to start a recreated topic; None until an operator has decided."""
         key = f"{name}.{own}"
         if key in self._before.accepted:
             return self._before.accepted[key]
@@ -202,7 +203,7 @@ class _Search:
             self._fresh[begin][partition.topic, partition.number] = name
 
     def _begin(self, fresh: Mapping[PartitionKey, str], to: str) -> None:
-        """Set the start of new partitions. Those without an answer are not offered."""
+        """Set the start of new partitions. Partitions whose start is unknown are left out."""
         starts = self._brokers.offsets(fresh, bound_of(to))
         missing = [name for key, name in fresh.items() if key not in starts.by_partition]
         for name in missing:
@@ -229,7 +230,7 @@ class _Search:
 
 
 def bound_of(to: str) -> Bound:
-    """The bound that a ``start_from`` text names. Raises UserError for any other text."""
+    """Return the bound for a text of ``start_from``. Raises UserError for an unknown text."""
     if to == "earliest":
         return "earliest"
     try:
@@ -244,7 +245,7 @@ def _scope(options: KafkaSource) -> tuple[str, ...]:
 
 
 def _was_searched(topic: str, scope: Collection[str] | None) -> bool:
-    """Whether the last search covered the topic too."""
+    """Return whether the last search covered the topic."""
     patterns = (text[len(PATTERN) :] for text in scope or () if text.startswith(PATTERN))
     return f"{TOPIC}{topic}" in (scope or ()) or any(
         re.fullmatch(pattern, topic) for pattern in patterns

@@ -1,4 +1,4 @@
-"""The ``Input`` of Kafka. librdkafka is loaded with the first flow that reads Kafka."""
+"""Implements ``Input`` for Kafka. librdkafka is loaded with the first flow that reads Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KafkaInput:
-    """See ``Input``. Methods raise UserError when the package is not installed."""
+    """Implements ``Input``. Methods raise UserError when the package is not installed."""
 
     def positions(self, wake: Callable[[], None]) -> Positions:
         from flumeng.connectors.kafka.positions import KafkaPositions  # noqa: PLC0415

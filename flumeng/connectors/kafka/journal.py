@@ -35,30 +35,30 @@ except ImportError as missing:
     raise UserError("a journal in Kafka needs a package: pip install 'flumeng[kafka]'") from missing
 
 ANSWER_SECONDS = 0.5
-"""How long a thread waits for brokers at a time: many journals share the threads."""
+"""How long a thread waits for brokers at once: many journals share the threads."""
 OPEN_SECONDS = 10.0
 QUEUE_KBYTES = 32 * 1024
 OVERHEAD_BYTES = 200
-"""Upper bound of a message's size in a request without value, key and headers."""
+"""Upper bound of a message's size in a request, not counting value, key and headers."""
 HEADER_BYTES = 20
 TRUNCATED = ("truncated", "true")
 
 
 @dataclass(eq=False)
 class Messages:
-    """Encoded rows: body, host, time in microseconds, attributes; produced before ``next``."""
+    """Encoded rows: body, host, time in microseconds, attributes. ``next``: first unqueued row."""
 
     rows: list[tuple[bytes, str, int, list[tuple[str, str | bytes | None]]]]
     next: int = 0
 
 
 class InKafka:
-    """See ``FlowJournal`` and ``Appendable``. Used by one thread at a time."""
+    """Implements ``FlowJournal`` and ``Appendable``. Used by one thread at a time."""
 
     restless = False
 
     def __init__(self, flow: str, options: KafkaJournal) -> None:
-        """Raises UnavailableError; UserError for a missing, unsuitable or forbidden topic."""
+        """Check the topic. Raises UnavailableError; UserError when the topic is unusable."""
         self.id = f"{flow} in the topic {options.topic}"
         self.state: Mapping[str, object] = {}
         self._options = options
@@ -94,15 +94,15 @@ class InKafka:
         return spec.journal.kafka == self._options
 
     def give_back(self, acked: int, *, failed: bool) -> None:
-        """Drops the producer's queue: unconfirmed events may be in the topic or not."""
+        """Drop the producer's queue; unconfirmed events may or may not be in the topic."""
         del acked, failed
         with suppress(KafkaException):
             self._producer.purge()
             self._producer.flush(0)
 
     def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Messages:
-        """Truncates a body that makes a message too large for the topic, like an over-long line.
-        Raises UserError for an event that is too large without its body."""
+        """Encode events. A body that makes a message too large for the topic is truncated. Raises
+        UserError for an event that is too large without its body."""
         assert not state, "flows with sources that journal their state are refused"
         body, ts, host, attrs = (batch.column(name) for name in ("body", "ts", "host", "attrs"))
         times = ts.cast(pa.int64()).to_pylist()
@@ -115,7 +115,7 @@ class InKafka:
         return Messages(rows)
 
     def append_encoded(self, messages: Messages) -> int:
-        """Queue messages. Raises HeldError when the queue is full; a repeated call continues."""
+        """Queue messages. Raises HeldError when the queue is full; call again to continue."""
         produce, topic = self._producer.produce, self._options.topic
         while messages.next < len(messages.rows):
             value, key, micros, headers = messages.rows[messages.next]
@@ -132,7 +132,7 @@ class InKafka:
 
     def sync(self) -> int:
         """Wait until all in-sync replicas have all events. Raises HeldError while brokers do not
-        answer, JournalFailedError when they refuse an event for good."""
+        answer, JournalFailedError when they permanently refuse an event."""
         left = self._producer.flush(ANSWER_SECONDS)
         self._require_sound()
         if left:
@@ -140,18 +140,18 @@ class InKafka:
         return self._appended
 
     def confirms(self, end: int) -> bool:
-        """``sync`` returns only after the brokers' confirmation."""
+        """Return True: ``sync`` returns only after the brokers' confirmation."""
         del end
         return True
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Never called back: ``confirms`` is always true."""
+        """Ignore ``wake``: ``confirms`` is always true."""
 
     def maintain(self) -> None:
-        """Nothing to maintain."""
+        """Do nothing."""
 
     def trim(self, ack: int) -> None:
-        """Kafka deletes old messages itself."""
+        """Do nothing: Kafka deletes old messages by its retention settings."""
 
     def _cut(self, value: bytes, excess: int) -> bytes:
         left = len(value) - excess
@@ -180,7 +180,7 @@ class InKafka:
         return HeldError(text, f"Kafka does not answer{cause}")
 
     def _check_topic(self, settings: Mapping[str, Any]) -> int:
-        """Check the topic; return its largest message size in bytes."""
+        """Check that the topic is usable; return its largest message size in bytes."""
         topic = self._options.topic
         admin = AdminClient(dict(settings))
         deadline = time.monotonic() + OPEN_SECONDS

@@ -1,6 +1,5 @@
-"""The adapter to librdkafka's C API: a consumer that takes thousands of messages at a time, since
-confluent-kafka's object for each message costs as much as fetching it. Uses public functions and
-structures of the same library only. Settings and errors are those of confluent-kafka."""
+"""Adapter to librdkafka's public C API: takes thousands of messages at a time, since an object per
+message (confluent-kafka) costs as much as fetching. Settings and errors are confluent-kafka's."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ CONSUMER = 1
 
 
 class _Message(ctypes.Structure):
-    """``rd_kafka_message_t``. With a ``code`` it is an error, and ``body`` is the error text."""
+    """The C structure ``rd_kafka_message_t``. With a ``code`` it is an error with text ``body``."""
 
     _fields_ = (
         ("code", c_int),
@@ -68,7 +67,7 @@ _consume = _function("consume_batch_queue", c_ssize_t, c_void_p, c_int, POINTER(
 
 
 class MessageBatch:
-    """Messages in order; ``records`` is an array of MESSAGE. Leaving the context frees them."""
+    """Messages in order, as an array ``records`` of MESSAGE. Leaving the context frees them."""
 
     def __init__(self, messages: Numbers) -> None:
         self._messages = messages
@@ -77,7 +76,7 @@ class MessageBatch:
         gather(messages, ends, self.records.view(np.uint8))
 
     def of(self, field: str, chosen: Numbers) -> Numbers:
-        """A field of the chosen messages. Indexing whole records would be slower."""
+        """Return a field of the chosen messages. Indexing whole records would be slower."""
         return self.records[field][chosen]
 
     def error(self, number: int) -> Any:
@@ -87,7 +86,7 @@ class MessageBatch:
         return KafkaError(int(record["code"]), text.decode(errors="replace"))
 
     def examined(self, chosen: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Times, timestamp types and header handles, see ``examine``. Not for error records."""
+        """Return times, timestamp types and header handles (0: none). Not for error records."""
         columns = (
             np.empty(len(chosen), np.int64),
             np.empty(len(chosen), np.int32),
@@ -109,8 +108,8 @@ class MessageBatch:
 
 
 class Client:
-    """Used by one thread at a time. ``on_error`` receives connection errors during ``take``. The
-    constructor raises KafkaException for invalid settings."""
+    """A consumer, for one thread at a time. ``on_error`` gets connection errors during ``take``.
+    The constructor raises KafkaException for invalid settings."""
 
     def __init__(self, settings: Mapping[str, Any], on_error: Callable[[Any], None]) -> None:
         self._on_error = _OnError(
@@ -134,7 +133,7 @@ class Client:
         self._queue = _queue_get_consumer(self._client)
 
     def assign(self, topic: str, number: int, start: int) -> None:
-        """Read only this partition, from ``start`` on."""
+        """Read only this partition, from offset ``start`` on."""
         partitions = _list_new(1)
         _list_add(partitions, topic.encode(), number)
         _list_set_offset(partitions, topic.encode(), number, start)
@@ -147,7 +146,7 @@ class Client:
         _assign(self._client, None)
 
     def take(self, count: int, wait_seconds: float) -> MessageBatch:
-        """Up to ``count`` messages: those that arrive within ``wait_seconds``."""
+        """Return up to ``count`` messages that arrive within ``wait_seconds``."""
         messages = np.empty(count, np.uintp)
         into = messages.ctypes.data_as(POINTER(c_void_p))
         size = _consume(self._queue, int(wait_seconds * 1000), into, count)

@@ -13,15 +13,15 @@ from flumeng.platform.errors import CorruptError
 
 INPUT = "kafka"
 ID_CHARACTERS = 8
-"""Of 22 characters: practically unique among topics of one name."""
+"""Characters of the topic id in a name, of 22: practically unique for topics of equal name."""
 TOPIC_CHARACTERS = 170
-"""Longest topic whose partition names fit ZooKeeper's schema."""
+"""Length of the longest topic whose partition names are valid in ZooKeeper's schema."""
 _NAME = re.compile(rf"(.+)\.(\d+)\.([^.@]+)@{INPUT}", re.ASCII)
 
 
 @dataclass(frozen=True, order=True)
 class KafkaPartition:
-    """``topic_id``: the first characters of the topic id, in base64 as Kafka prints it."""
+    """A partition. ``topic_id``: the first characters of the topic id, as Kafka prints it."""
 
     topic: str
     number: int
@@ -37,7 +37,7 @@ class KafkaPartition:
 
 
 def id_text(topic_id: str) -> str:
-    """The topic id as Kafka's tools print it. librdkafka's base64 alphabet has a slash."""
+    """Return the topic id as Kafka's tools print it; librdkafka uses another base64 alphabet."""
     return topic_id.replace("+", "-").replace("/", "_")
 
 
@@ -47,7 +47,7 @@ def name_of(topic: str, number: int, topic_id: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def parse(name: str) -> KafkaPartition:
-    """The reverse of ``str``. Raises CorruptError."""
+    """Parse the name that ``str`` makes of a partition. Raises CorruptError."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise CorruptError(f"{name!r} is not the name of a partition of Kafka")
@@ -55,7 +55,7 @@ def parse(name: str) -> KafkaPartition:
 
 
 def parsed(names: Iterable[str]) -> dict[str, KafkaPartition]:
-    """Parsed names; invalid ones are left out."""
+    """Return the parsed names, without invalid ones."""
     partitions: dict[str, KafkaPartition] = {}
     for name in names:
         with suppress(CorruptError):

@@ -1,4 +1,4 @@
-"""The ``Positions`` of Kafka: how far one task's partitions can be read."""
+"""Implements ``Positions`` for Kafka: up to which offsets a task's partitions can be read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a partition of Kafka")
 
 
 def source_of(spec: FlowSpec) -> KafkaSource | None:
-    """The flow's Kafka source: there is at most one."""
+    """Return the flow's Kafka source, of which there is at most one."""
     sources = (part.options for part in spec.partitioned)
     return next((options for options in sources if isinstance(options, KafkaSource)), None)
 
@@ -74,7 +74,7 @@ def reader_of(spec: FlowSpec) -> KafkaReader | None:
 
 
 class Watchers:
-    """The extent watchers of a process: one for each set of brokers and isolation."""
+    """A process's extent watchers, one for each set of brokers and isolation level."""
 
     def __init__(self, connect: Callable[[Access, bool], Brokers] | None = None) -> None:
         self._connect = connect or (lambda access, all_: KafkaBrokers(access, committed=all_))
@@ -83,7 +83,7 @@ class Watchers:
         self.probes = ThreadPoolExecutor(PROBE_THREADS, "kafka probe")
 
     def of(self, source: KafkaSource) -> ExtentWatcher:
-        """Raises UserError when the password is not found."""
+        """Return the watcher for a source. Raises UserError when the password is not found."""
         key = Access.of(source), source.isolation == "committed"
         with self._lock:
             if key not in self._watchers:
@@ -92,7 +92,7 @@ class Watchers:
 
 
 class KafkaPositions:
-    """See ``Positions``. ``wake`` is called from other threads."""
+    """Implements ``Positions``. ``wake`` is called from other threads."""
 
     def __init__(self, watchers: Watchers, wake: Callable[[], None]) -> None:
         self._watchers = watchers
@@ -109,7 +109,7 @@ class KafkaPositions:
         self._watcher = self._watchers.of(self._source) if self._source else None
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Empty when the flow has no Kafka source any more: its partitions are being unassigned."""
+        """Return how far each partition can be read; empty once the flow has no Kafka source."""
         if self._watcher is None:
             return {}
         names = frozenset(partitions)
@@ -137,7 +137,7 @@ class KafkaPositions:
         return probe
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
-        """See ``FindingCuts``."""
+        """Search for a truncation of the partition's log; see ``FindingCuts``."""
         source, watcher = self._source, self._watcher
         assert source is not None, "a reachable partition has a source"
         assert watcher is not None, "it is open"

@@ -1,4 +1,4 @@
-"""The adapter to librdkafka's producer, bounded in memory and time."""
+"""Adapter to librdkafka's producer, bounded in memory and time."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ LARGEST_BYTES = 32 * 1024 * 1024
 POLL_EVERY = 1_000
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
-"""Margin for librdkafka to report a message's timeout."""
+"""Extra waiting time, in which librdkafka reports a message's timeout."""
 PROBES = 100
-"""Most unlisted topics that one call asks for one by one."""
+"""Most unlisted topics that one call requests one by one."""
 CREATED_SECONDS = 1.0
-"""Wait for brokers that create a topic when it is asked for."""
+"""Waiting time for brokers that create a topic when it is requested."""
 
 Header = tuple[str, bytes]
 Message = tuple[str, bytes, bytes | None, Sequence[Header] | None, int]
-"""Topic, value, key, headers, and milliseconds since 1970; 0: the current time."""
+"""Topic, value, key, headers, and milliseconds since 1970, where 0 means now."""
 Failure = tuple[Any, bytes]
 
 
 class KafkaProducer:
-    """Used for one split at a time. ``alone``: one request for each message."""
+    """Used for one split at a time. ``alone``: each message is sent in its own request."""
 
     def __init__(self, options: Kafka, password: Secret | None, *, alone: bool = False) -> None:
         self._options = options
         self._topics: set[str] = set()
         self._trouble: Any = None
-        """librdkafka's last connection error, except "all brokers are down", which is no cause."""
+        """The last connection error, except "all brokers are down", which names no cause."""
         self._all_down_since: float | None = None
         config = producer_config(options, password)
         self._failures: list[Failure] = []
@@ -68,12 +68,12 @@ class KafkaProducer:
             raise UserError(f"kafka: {error.args[0].str()}") from error
 
     def listed(self) -> set[str]:
-        """All visible topics. Creates none. Raises UnavailableError when no broker answers,
-        UserError when the user is not let in."""
+        """Return all visible topics, without creating any. Raises UnavailableError when no broker
+        answers, UserError when the user is rejected."""
         return {name for name, topic in self._ask(None).topics.items() if topic.error is None}
 
     def missing(self, names: Iterable[str]) -> dict[str, str]:
-        """Topics that cannot be written to, with reasons. Raises like ``listed``."""
+        """Return topics that cannot be written to, with reasons. Raises like ``listed``."""
         unknown = set(names) - self._topics
         if not unknown:
             return {}
@@ -92,7 +92,7 @@ class KafkaProducer:
         return why
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Queue messages; ``refusals`` then reports the refused ones."""
+        """Queue messages; those refused are returned by the next ``refusals``."""
         produce: Callable[..., None] = self._producer.produce
         for number, (topic, value, key, headers, time_ms) in enumerate(messages):
             try:
@@ -105,8 +105,8 @@ class KafkaProducer:
                 self._poll(0)
 
     def refusals(self) -> dict[bytes, str]:
-        """Wait for the brokers' answers; return refused values with reasons, including values that
-        shared a request with a refused one. Raises any other failure."""
+        """Wait for the brokers' answers. Return refused values with reasons, including values that
+        shared a request with a refused one. Raises an error for any other failure."""
         began = time.monotonic()
         if self._all_down_since is not None:
             self._all_down_since = began
@@ -127,7 +127,7 @@ class KafkaProducer:
         return refused
 
     def close(self) -> None:
-        """Close at once: unanswered messages may have been written or not."""
+        """Close at once; unanswered messages may or may not have been written."""
         with suppress(KafkaException):
             self._producer.purge()
             self._producer.flush(0)
@@ -153,7 +153,7 @@ class KafkaProducer:
     def _send_when_there_is_room(
         self, topic: str, value: bytes, key: bytes | None, headers: Any, time_ms: int
     ) -> None:
-        """Waits for room in the queue: each message is answered or expires."""
+        """Wait for room in the queue, then send: queued messages are answered or expire."""
         while True:
             self._poll(POLL_SECONDS)
             try:
@@ -163,7 +163,7 @@ class KafkaProducer:
                 continue
 
     def _ask(self, topic: str | None) -> Any:
-        """Metadata of a topic, or of all. Raises UnavailableError and UserError."""
+        """Return metadata of one or all topics. Raises UnavailableError, UserError."""
         began = time.monotonic()
         limit = min(self._options.timeout_seconds, CONNECT_SECONDS)
         while True:
@@ -186,7 +186,7 @@ class KafkaProducer:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translates fatal producer errors, which any call may raise."""
+        """Translate fatal producer errors, which any call may raise."""
         try:
             yield
         except KafkaException as error:
@@ -203,7 +203,7 @@ class KafkaProducer:
 
 
 def _note(failures: list[Failure], error: Any, message: Any) -> None:
-    """Records a failed message. Callbacks for successes would take as long as producing."""
+    """Record a failed message. Callbacks for successes would take as long as producing."""
     failures.append((error, message.value() or b""))
 
 

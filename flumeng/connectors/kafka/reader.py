@@ -1,5 +1,5 @@
 """Reads ranges of Kafka partitions. A recreated topic has other messages at the same offsets. So
-its id, never reused, is checked before a range is read, and before fetched messages are yielded."""
+the topic id, which is never reused, is checked before a range is read and messages are yielded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from flumeng.connectors.kafka.consumer import RangeConsumer
 
 CONSUMER = "flumeng.connectors.kafka.consumer"
-"""Imported only for reading, as its import compiles code."""
+"""The module is imported only for reading, as its import compiles code."""
 _idle: ConnectionPool[tuple[Access, bool], RangeConsumer] = ConnectionPool()
 
 
 @dataclass(frozen=True)
 class KafkaReader:
-    """See ``Reader``; an address is the full topic id. ``committed``: see the option ``isolation``.
-    ``journaled``: messages are events of a flumeng journal."""
+    """Implements ``Reader``; an address is the full topic id. ``committed``: skip aborted
+    transactions. ``journaled``: messages are events of a flumeng journal."""
 
     access: Access
     committed: bool
@@ -69,7 +69,7 @@ class KafkaReader:
                     yield _as_journaled(events) if self.journaled else events
 
     def _require_id(self, asked: Future[Any], topic: str, expected: str) -> None:
-        """Raises CorruptError when the brokers' answer has another topic id."""
+        """Raise CorruptError unless the topic still has the expected id."""
         actual = admin.shared(self.access).topic_id(asked)
         if actual != expected:
             raise CorruptError(
@@ -79,7 +79,7 @@ class KafkaReader:
 
     @contextmanager
     def _consumer(self) -> Iterator[RangeConsumer]:
-        """An idle or new consumer, reused later unless this read fails."""
+        """Yield an idle or new consumer, which is reused later unless this read fails."""
         from flumeng.connectors.kafka.consumer import RangeConsumer  # noqa: PLC0415  see CONSUMER
 
         key = (self.access, self.committed)
@@ -107,8 +107,7 @@ def _events(of_messages: Columns, piece: Range, partition: KafkaPartition) -> pa
 
 
 def _as_journaled(events: pa.RecordBatch) -> pa.RecordBatch:
-    """Restore the events of flumeng's journal from messages. Raises CorruptError for other
-    producers'."""
+    """Restore events of flumeng's journal. Raises CorruptError for another producer's messages."""
     try:
         received = {
             "host": events["key"].cast(pa.string()).fill_null(""),

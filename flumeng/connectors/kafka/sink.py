@@ -1,8 +1,9 @@
-"""The sink ``kafka``: one message an event, at least once.
+"""The sink ``kafka``: one message per event, at least once.
 
-A split ends when brokers have answered for all its messages. Messages refused for good become dead
-letters. Brokers refuse a whole request for one such message, so messages of refused requests are
-sent again one by one. Any other failure fails the batch, and its repetition may write duplicates.
+A split is done when brokers have answered for all its messages. Permanently refused messages become
+dead letters. Brokers refuse the whole request that has such a message, so messages of refused
+requests are sent again singly. Any other failure fails the batch; its repetition may write
+duplicates.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 EVENT_ID = "event_id"
 HELD_BYTES = 32 * 1024 * 1024
-"""Most bytes of events held until brokers have answered for them."""
+"""Most bytes of events that are kept until brokers have answered for them."""
 TOPIC_CHARACTERS = 249
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
@@ -58,7 +59,7 @@ class KafkaSink:
         return self._options.event_id
 
     def probe(self) -> None:
-        """Reports a topic as missing even if brokers would create it at its first message."""
+        """Raise UserError for a missing topic, even one that brokers would create on use."""
         with self._stage.producer() as producer:
             topics = producer.listed()
         topic = self._options.topic
@@ -88,7 +89,7 @@ class KafkaSink:
 
 @dataclass(frozen=True)
 class Produce:
-    """The stage: writes a split's events and yields their count."""
+    """Stage that produces a split's events and yields their number."""
 
     options: Kafka
     password: Secret | None
@@ -113,7 +114,7 @@ class Produce:
 
     @contextmanager
     def producer(self, *, alone: bool = False) -> Iterator[KafkaProducer]:
-        """An idle or new producer, reused later unless there is an error."""
+        """Yield an idle or new producer, which is reused later unless an error occurs."""
         from flumeng.connectors.kafka.producer import KafkaProducer  # noqa: PLC0415  an extra
 
         key = (self.options, self.password, alone)
@@ -128,8 +129,7 @@ class Produce:
     def _with_topic(
         self, producer: KafkaProducer, events: pa.RecordBatch, refuse: Refuse
     ) -> pa.RecordBatch:
-        """Refuse events whose topic is missing, return the others. Raises UserError for a fixed
-        topic."""
+        """Refuse events without a topic; return the others. UserError if all lack the same one."""
         topic = self.options.topic
         if not COLUMN.search(topic):
             for reason in producer.missing([topic]).values():
@@ -178,7 +178,7 @@ class _Messages:
         return zip(topics, values.to_pylist(), keys, self._headers(), _times(events), strict=True)
 
     def send_alone(self, single: KafkaProducer, values: Collection[bytes], refuse: Refuse) -> None:
-        """Send the events of these values again; those refused again become dead letters."""
+        """Send the events with these values one by one; refused ones become dead letters."""
         again = self._of(values)
         single.send(again.rows())
         if refused := single.refusals():
@@ -206,7 +206,7 @@ class _Messages:
 
 
 def _topics(events: pa.RecordBatch, template: str) -> pa.BinaryArray:
-    """The topic of each event; null where a column in the template is null."""
+    """Return the topic of each event; null where a column in ``template`` is null."""
     parts = [
         texts(events.column(part)) if number % 2 else part.encode()
         for number, part in enumerate(COLUMN.split(template))
@@ -215,8 +215,8 @@ def _topics(events: pa.RecordBatch, template: str) -> pa.BinaryArray:
 
 
 def _times(events: pa.RecordBatch) -> Iterable[int]:
-    """Milliseconds since 1970; 0, which means now, for times that brokers refuse: none, before
-    1970, or in the future."""
+    """Return times in milliseconds since 1970. Times that brokers refuse (missing, before 1970, or
+    in the future) become 0, which means now."""
     index = events.schema.get_field_index("ts")
     if index < 0 or not pa.types.is_timestamp(events.schema.field(index).type):
         return repeat(0, events.num_rows)
@@ -232,7 +232,7 @@ def _shown(name: bytes | None) -> str:
 
 
 def _illegal(name: bytes | None) -> str:
-    """Why a topic cannot have that name; empty for a legal one."""
+    """Return why a topic cannot have that name; empty for a legal one."""
     if name is None:
         return "a column of it is null"
     legal = TOPIC.fullmatch(_shown(name)) and name not in (b".", b"..")

@@ -110,7 +110,7 @@ class KafkaSource(KafkaBrokers, SourceOptions):
                 yield "end_offsets", f"{name} would end at {end}, before it begins at {start}"
 
     def reads(self, topic: str) -> bool:
-        """Whether the topic of this name is one of the source's."""
+        """Return whether the source reads the topic of this name."""
         return topic in self.topics or (
             self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
         )

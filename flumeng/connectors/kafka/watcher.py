@@ -1,6 +1,5 @@
-"""Polls the readable offsets of Kafka partitions: one thread and client for each set of brokers.
-All tasks of a process share it. Requests cover all partitions together: topic ids and ends each
-time, beginnings every BEGINNINGS_SECONDS. Unreachable brokers do not delay flows of others."""
+"""Polls readable offsets in one thread and client per set of brokers, for all tasks. Topic ids and
+ends each time, beginnings every BEGINNINGS_SECONDS. Dead brokers delay only their own flows."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from flumeng.connectors.ranged.watcher import EndWatcher
 
 BEGINNINGS_SECONDS = 10.0
 ABSENT_POLLS = 3
-"""Polls without a topic before it counts as deleted: restarted brokers may not know it yet."""
+"""Polls without a topic until it counts as deleted: restarted brokers may not know it yet."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Offsets [``floor``, ``safe``) are readable, under the full ``topic_id``, unless there is
-    ``trouble``. For a ``remade`` topic, ``safe`` is the last known end of the old one, or 0.
-    ``leader_epoch`` is that of the leader which reported ``safe``."""
+    """The readable offsets [``floor``, ``safe``) of a partition, unless there is ``trouble``. When
+    the topic was recreated (``remade``), ``safe`` is the old topic's last known end, or 0.
+    ``leader_epoch``: of the leader that reported ``safe``."""
 
     topic_id: str = ""
     floor: int = 0
@@ -32,7 +31,7 @@ class Extent:
 
 
 class ExtentWatcher(EndWatcher[Extent]):
-    """See ``EndWatcher``. Only ``compare`` blocks its caller."""
+    """Implements ``EndWatcher`` for Kafka. Only ``compare`` blocks the caller."""
 
     def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("kafka positions", clock)
@@ -42,10 +41,10 @@ class ExtentWatcher(EndWatcher[Extent]):
         self._floors_at = float("-inf")
         self._absent: dict[str, int] = {}
         self._last: dict[str, Extent] = {}
-        """The last sound extent of each partition, needed once its topic is remade."""
+        """Each partition's last extent without trouble, used when the topic is recreated."""
 
     def compare(self, partition: str, offset: int, leader_epoch: int) -> None:
-        """Blocks; see ``Brokers``."""
+        """Compare the log's leader epoch, see ``Brokers.compare``. Blocks."""
         parsed = parse(partition)
         self._brokers.compare((parsed.topic, parsed.number), offset, leader_epoch)
 
@@ -88,7 +87,7 @@ class ExtentWatcher(EndWatcher[Extent]):
     def _troubles(
         self, partitions: Mapping[str, KafkaPartition], described: Described
     ) -> dict[str, str]:
-        """Partitions whose topic is missing, recreated or refused, with reasons."""
+        """Return partitions whose topic is missing, recreated or refused, with reasons."""
         self._absent = {topic: self._absent.get(topic, 0) + 1 for topic in described.absent}
         troubles: dict[str, str] = {}
         for name, partition in partitions.items():

@@ -1,6 +1,6 @@
-"""Delta Lake tables, committed to without a JVM. A series' batch number is an *application
-transaction*. Delta accepts repeated and lower numbers, so the number is read first; commits through
-a handle that is older than another commit of the series are rejected."""
+"""Delta Lake tables, committed to without a JVM. A batch number is stored as an *application
+transaction*. Delta accepts repeated and lower numbers, so the number is read first. A commit is
+rejected if its table handle is older than another commit of the same series of batches."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ WRITABLE = frozenset(
         "variantType",
     }
 )
-"""Writer features that the library supports, or whose use ``_check_table`` checks."""
+"""Writer features that the library supports, or whose use ``_check_table`` rejects."""
 SHORT_BYTES = 64
-"""Longer texts have no statistics."""
+"""Longest texts, in bytes, that get minimum and maximum values."""
 _DAY = "_day"
 
 
@@ -151,7 +151,7 @@ class DeltaLake(Table):
 
 
 def stats(file: TableFile) -> dict[str, Any]:
-    """A file's statistics, by which Delta readers skip it."""
+    """Return a file's statistics, by which Delta readers skip files."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -171,7 +171,7 @@ def stats(file: TableFile) -> dict[str, Any]:
 
 
 def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statistics]]]:
-    """Row group statistics by top-level column, without columns with incomplete ones."""
+    """Yield statistics of all row groups by top-level column; incomplete columns are omitted."""
     for number in range(footer.num_columns):
         if "." in (name := footer.schema.column(number).path):
             continue
@@ -182,7 +182,7 @@ def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statisti
 
 
 def _bounds(group: pq.Statistics) -> tuple[Any, Any] | None:
-    """Minimum and maximum, for types whose JSON all readers interpret alike."""
+    """Return minimum and maximum; None for types that readers interpret differently in JSON."""
     try:
         low, high = (group.min, group.max) if group.has_min_max else (None, None)
     except (OverflowError, ValueError):
@@ -204,7 +204,7 @@ def _json(value: Any) -> Any:
 
 
 def _partitions(table: Any, events: pa.Schema) -> tuple[Partition, ...]:
-    """Partitioning of an existing table: by columns of the events, or their day."""
+    """Return how a table is partitioned: by columns of the events, or by their day."""
     parts = []
     for name in table.metadata().partition_columns:
         column = name.removesuffix(_DAY)
@@ -232,7 +232,7 @@ def _check_fields(fields: Iterable[pa.Field]) -> None:
 
 
 def _check_table(table: Any) -> None:
-    """Raises UserError when the table needs an unsupported writer feature."""
+    """Raise UserError when the table needs an unsupported writer feature."""
     settings = table.metadata().configuration
     unsupported = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
@@ -251,6 +251,6 @@ def _check_table(table: Any) -> None:
 
 
 def _one_line(text: str) -> str:
-    """Without colours and without the library's stack trace."""
+    """Return the text in one line, without colours and the library's stack trace."""
     plain = re.sub(r"\x1b\[[0-9;]*m|↳", "", text).partition("\n   0:")[0]
     return " ".join(plain.split())

@@ -5,12 +5,13 @@ Rules
    for all.
 2. A single task never waits. With other tasks, a commit starts when all or many of them wait, or
    after ``GATHER_SECONDS`` and at least ``GAP_SECONDS`` after the last one.
-3. A group is fenced as each member is. All members' numbers are read through the handle that
-   commits the group. If another owner of a member's task committed the batch before the handle was
-   made, the number is found and the member left out; if after, the table rejects the commit and the
-   numbers are reread. So no member needs its epoch, and any member may commit.
+3. Each member of a group is fenced by its batch number. All numbers are read through the handle
+   that commits the group. If another owner of a member's task committed the batch before the handle
+   was made, the number shows it, and the member is left out. If it commits afterwards, the table
+   rejects the group's commit, and the numbers are reread. So any member may commit, and needs no
+   epoch.
 4. A group commits all or nothing. After an error each member commits alone, so that an error of one
-   member stays its own. The numbers also settle a commit of unknown outcome.
+   member affects no other. The numbers also settle a commit of unknown outcome.
 5. A member waits for a bounded time. Its files may still be committed later, as after any lost
    answer.
 """
@@ -30,21 +31,21 @@ from flumeng.platform.errors import UnavailableError
 
 GATHER_SECONDS = 0.1
 GAP_SECONDS = 1.0
-"""Shorter than a batch: the next one is written while this one waits."""
+"""Time between commits, shorter than a batch: the next one is written while a commit waits."""
 MANY_CALLS = 24
-"""Half of a collector's slots."""
+"""Waiting calls that start a commit: half of a collector's slots."""
 
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """One or more files of a task and batch."""
+    """The files of one batch of a task, to be added to the table."""
 
     files: Sequence[TableFile]
     batch: BatchId | None
 
 
 Add = Callable[[Sequence[Addition]], Collection[Addition]]
-"""Commits additions together, returns unfit ones: see ``Table.add``."""
+"""Commits additions together, and returns those that do not fit the table; see ``Table.add``."""
 
 
 def to_commit(
@@ -52,9 +53,9 @@ def to_commit(
     last: Callable[[str], int | None],
     fits: Callable[[Sequence[TableFile]], bool],
 ) -> tuple[list[Addition], list[Addition]]:
-    """Splits additions into those to commit and unfit ones, without those already in the table.
-    ``last`` returns a series' number there. Of equal numbers, of an owner and its successor, one is
-    committed."""
+    """Return the additions to commit, and those that do not fit; both without batches that the
+    table has already. ``last`` returns a series' last number in the table. Of two additions with
+    the same number, as by an old and a new owner, one is committed."""
     taken: list[Addition] = []
     unfit: list[Addition] = []
     numbers: dict[str, int] = {}
@@ -74,14 +75,14 @@ def to_commit(
 
 
 def numbers(additions: Iterable[Addition]) -> dict[str, int]:
-    """Series -> its last number after ``additions``."""
+    """Return each series' last batch number among ``additions``."""
     batches = (addition.batch for addition in additions)
     return {batch.series: batch.number for batch in batches if batch is not None}
 
 
 @dataclass(eq=False)
 class _Call:
-    """``alone``: its group failed with ``error``. ``settled``: its outcome is final."""
+    """A task's call. ``alone``: its group failed with ``error``. ``settled``: outcome is final."""
 
     addition: Addition
     task: str
@@ -107,12 +108,12 @@ class GroupCommit:
         self._tasks: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 
     def join(self, sink: object, task: str) -> None:
-        """Commits wait for ``task`` too, until its ``sink`` is garbage collected."""
+        """Let commits wait for ``task`` too, until its ``sink`` is garbage collected."""
         with self._news:
             self._tasks[sink] = task
 
     def commit(self, addition: Addition, task: str, add: Add, patience_seconds: float) -> bool:
-        """Commit ``addition``, grouped with other tasks' ones. False: it does not fit the table.
+        """Commit ``addition`` together with those of other tasks. Return whether it fits the table.
         Raises the errors of ``add``, and UnavailableError on timeout."""
         call = _Call(addition, task, self._clock() + patience_seconds)
         with self._news:
@@ -125,7 +126,7 @@ class GroupCommit:
         return call.fits
 
     def _leads(self, call: _Call) -> bool:
-        """Waits until ``call`` may lead a commit (True) or is settled (False)."""
+        """Wait until ``call`` may lead a commit; return False when it is settled instead."""
         with self._news:
             self._news.wait_for(
                 lambda: call.settled or not self._under_way, call.deadline - self._clock()
@@ -155,7 +156,7 @@ class GroupCommit:
             self._end(calls)
 
     def _take(self, call: _Call) -> list[_Call]:
-        """Take the calls of the next commit, including ``call``, from the waiting ones."""
+        """Wait for other tasks; then return the waiting calls to commit together with ``call``."""
         with self._news:
             now = self._clock()
             if not call.alone:
@@ -174,7 +175,7 @@ class GroupCommit:
         return len(calls) >= MANY_CALLS or {call.task for call in calls} >= {*self._tasks.values()}
 
     def _end(self, calls: Sequence[_Call], error: Exception | None = None) -> None:
-        """Settle ``calls``; after a group's error each call commits alone."""
+        """Settle ``calls``; after an error of a group each call commits alone."""
         with self._news:
             for call in calls:
                 if call.settled:
@@ -192,7 +193,7 @@ _lock = threading.Lock()
 
 
 def of(table: Hashable) -> GroupCommit:
-    """The group commit of this process for ``table``, a key of address and options."""
+    """Return this process's group commit for a table, given by its address and options."""
     with _lock:
         commits = _of_tables.get(table)
         if commits is None:

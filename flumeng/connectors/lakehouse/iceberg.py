@@ -1,6 +1,6 @@
 """Apache Iceberg tables, committed to without a JVM. A series' batch number is a table property,
-set in the transaction that adds its files. Commits through outdated handles are rejected; the
-library must not retry them, as it would not reread the number."""
+set in the transaction that adds the batch's files. Commits through outdated handles are rejected;
+the library must not retry them, as it would not reread the number."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from flumeng.platform.options.locations import located, store_of
 from flumeng.platform.scrubbing import Secret
 
 NUMBER = "flumeng."
-"""Prefix of a series' property."""
+"""Prefix of the table property with a series' batch number."""
 TIME_OUTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "keepalives_idle": "10"}
 RETRIES = "commit.retry.num-retries"
 MERGING = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "50"}
-"""Defaults: each commit writes a list of all manifests, so these should be few."""
+"""Default properties: each commit writes a list of all manifests, so there should be few."""
 NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
-"""Each commit writes all metadata, so old metadata files are deleted."""
+"""Properties of new tables: each commit writes all metadata, so old files are deleted."""
 FIELD_ID = b"PARQUET:field_id"
 WRITTEN_BY = {iceberg_snapshots.WRITER: __version__}
 STORAGE = {
@@ -79,7 +79,7 @@ class IcebergTable(Table):
         )
 
     def _append(self, table: Any, additions: Sequence[Addition]) -> None:
-        """Sets properties of the handle for this commit only."""
+        """Commit the additions; table properties are overridden for this commit only."""
         once = {**MERGING, **table.properties, RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": once})
         keep = self._options.snapshots
@@ -103,7 +103,7 @@ class IcebergTable(Table):
             iceberg_snapshots.remove_files(table, gone)
 
     def _located(self, directory: str) -> str:
-        """The location for ``file_store``, with credentials."""
+        """Return the location for ``file_store``, with the options' credentials."""
         if store_of(directory) != "s3":
             return directory
         query: dict[str, str] = {}
@@ -185,7 +185,7 @@ class IcebergTable(Table):
 
 
 def _columns(table: Any) -> pa.Schema:
-    """The table's columns in types that Spark has too."""
+    """Return the table's columns in types that Spark has too."""
     return pa.schema([field.with_type(_plain(field.type)) for field in table.schema().as_arrow()])
 
 
@@ -208,7 +208,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def _identified(files: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """``files`` with the table's field ids, by which readers find columns."""
+    """Return ``files`` with the table's field ids, by which readers find columns."""
     return pa.schema(
         [
             table.field(column.name).with_nullable(column.nullable)
@@ -224,8 +224,8 @@ def _identity(field: pa.Field) -> tuple[pa.DataType, bytes | None]:
 
 
 def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
-    """Raises UserError for a new column in the name mapping: files without ids would show old
-    values."""
+    """Raise UserError for a new column that the table's name mapping contains: files without field
+    ids would show old values in it."""
     mapping = table.metadata.name_mapping()
     names = {name for entry in (mapping.root if mapping else ()) for name in entry.names}
     for field in added:
@@ -238,7 +238,7 @@ def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
 
 
 def _transaction(table: Any) -> Any:
-    """A transaction with cached metadata: the library's copies all metadata on each access."""
+    """Return a transaction with cached metadata: the library copies all metadata on each access."""
     base: Any = imported("pyiceberg.table", "iceberg").Transaction
 
     class Transaction(base):  # type: ignore[misc]
@@ -253,7 +253,7 @@ def _transaction(table: Any) -> Any:
 
 
 def _data_file(metadata: Any, file: TableFile) -> Any:
-    """A manifest entry from the footer that the executor sent."""
+    """Return a file's manifest entry, from the footer that the executor sent."""
     files = imported("pyiceberg.io.pyarrow", "iceberg")
     manifest = imported("pyiceberg.manifest", "iceberg")
     schema = metadata.schema()
@@ -304,7 +304,7 @@ def _properties(options: Iceberg) -> dict[str, str]:
 
 
 def _address(catalog: Catalog) -> str:
-    """The address with the password; for PostgreSQL with the library's driver."""
+    """Return the catalog's address with the password; for PostgreSQL also with the driver."""
     if catalog.type != "sql":
         return catalog.uri
     url = imported("sqlalchemy", "iceberg").make_url(catalog.uri)

@@ -1,5 +1,5 @@
-"""Expiry of snapshots: each retained snapshot slows down later commits. Only flumeng's own
-snapshots followed only by appends are expired: all their data files are in the current one.
+"""Expires snapshots: each retained one slows down later commits. Only flumeng's own snapshots that
+are followed by nothing but appends are expired: the current snapshot has all their data files.
 Snapshots before another engine's rewrite are left to that engine."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flumeng.connectors.lakehouse.options import Snapshots
 log = logging.getLogger(__name__)
 
 AT_ONCE = 10
-"""Fewer are not worth reading their manifest lists."""
+"""Fewest snapshots to expire at once: fewer are not worth reading their manifest lists."""
 APPEND = "append"
 WRITER = "flumeng.version"
 MAX_AGE, LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
@@ -21,7 +21,7 @@ DEFAULT_AGE_MS, DEFAULT_LEAST = 3_600_000, 20
 
 
 def expired(metadata: Any, keep: Snapshots, now_ms: int) -> list[Any]:
-    """The snapshots to expire, oldest first; none when fewer than AT_ONCE."""
+    """Return the snapshots to expire, oldest first; none when fewer than AT_ONCE."""
     if metadata.properties.get("gc.enabled", "true").lower() == "false":
         return []
     chain = _appended(metadata)
@@ -37,7 +37,7 @@ def _is_own(snapshot: Any) -> bool:
 
 
 def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
-    """Age in ms and number of snapshots: of the flow, the branch, the table, or the default."""
+    """Return age in ms and number of snapshots, by flow, else branch, else table, else default."""
     branch = metadata.refs.get("main")
 
     def of_branch_or_table(name: str, by_branch: int | None, default: int) -> int:
@@ -54,7 +54,7 @@ def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
 
 
 def _appended(metadata: Any) -> list[Any]:
-    """The latest snapshots of the main branch followed only by appends, oldest first."""
+    """Return the main branch's latest snapshots followed only by appends, oldest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     chain = []
     snapshot = by_id.get(metadata.current_snapshot_id)
@@ -67,8 +67,7 @@ def _appended(metadata: Any) -> list[Any]:
 
 
 def remove_files(table: Any, gone: Sequence[Any]) -> None:
-    """Delete metadata files that only ``gone`` needed. Failures leave orphans, for the table's own
-    clean-up."""
+    """Delete metadata files only of snapshots ``gone``. Errors leave orphans for the clean-up."""
     try:
         dropped: dict[str, int] = {}
         for snapshot in gone:
@@ -85,7 +84,7 @@ def remove_files(table: Any, gone: Sequence[Any]) -> None:
 
 
 def _manifests(table: Any, snapshot: Any) -> dict[str, int]:
-    """Path -> sequence number; 0 in tables of format 1."""
+    """Return the snapshot's manifests by path, with sequence numbers (0 in tables of format 1)."""
     manifests = snapshot.manifests(table.io)
     return {manifest.manifest_path: manifest.sequence_number or 0 for manifest in manifests}
 

@@ -30,7 +30,7 @@ Transform = Literal["identity", "year", "month", "day", "hour"]
 
 
 def partition(text: str) -> tuple[str, Transform]:
-    """Column and transform of a checked entry of ``partition_by``."""
+    """Return column and transform of an entry of ``partition_by`` that was checked before."""
     match = _PARTITION.fullmatch(text)
     assert match is not None
     return match[2] or match[3], cast(Transform, match[1] or "identity")
@@ -121,7 +121,7 @@ class Delta(InStore, TableOptions):
     )
 
     def claims(self) -> Iterator[tuple[str, str]]:
-        """A flow's sinks must not share a table: they would share the batch numbers."""
+        """Yield the table as claimed by one sink: two of a flow would share its batch numbers."""
         yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -133,7 +133,7 @@ class Delta(InStore, TableOptions):
 
 
 def _unusual(credentials: Credentials, store: str) -> str | None:
-    """The problem with credentials that the libraries do not support, or None."""
+    """Return why the libraries do not support the credentials; None when they do."""
     if store != "s3":
         return "supported only for S3: use the collector's environment"
     if credentials.role or credentials.ca:
@@ -262,12 +262,12 @@ class Iceberg(TableOptions):
 
     @property
     def local_path(self) -> str:
-        """The file of a SQLite catalog, else empty."""
+        """The file of a SQLite catalog; empty for other catalogs."""
         uri = self.catalog.uri
         return urlsplit(uri).path[1:] if uri.startswith("sqlite") else ""
 
     def claims(self) -> Iterator[tuple[str, str]]:
-        """See ``Delta.claims``."""
+        """Yield the table, like ``Delta.claims``."""
         yield "table", f"{self.table} of {self.catalog.uri}"
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -13,16 +13,16 @@ from flumeng.connectors.lakehouse.options import Transform
 from flumeng.platform.errors import UserError
 
 Values = tuple[str | None, ...]
-"""Partition values as text; None: null."""
+"""Partition values as text; None for null."""
 
 LONGEST_BYTES = 1024
-"""Limit of a text: statistics, from which readers know the partition, omit longer ones."""
+"""Longest text to partition by: statistics, which give the partition, omit longer texts."""
 _UNITS = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 
 
 @dataclass(frozen=True)
 class Partition:
-    """``name``: the table's name of the partition field."""
+    """A partition field. ``name``: the name of the field in the table."""
 
     name: str
     column: str
@@ -30,7 +30,7 @@ class Partition:
 
 
 def check(partitions: Sequence[Partition], events: pa.Schema) -> None:
-    """Raises UserError when ``events`` cannot be partitioned like this."""
+    """Raise UserError when ``events`` cannot be partitioned by these fields."""
     for partition in partitions:
         if partition.column not in events.names:
             raise UserError(f"partition_by: the events have no column {partition.column}")
@@ -46,7 +46,7 @@ def check(partitions: Sequence[Partition], events: pa.Schema) -> None:
 
 
 def too_long(events: pa.RecordBatch, partitions: Sequence[Partition]) -> pa.Array | None:
-    """Mask of events with an overlong text in a partition column; None if there are none."""
+    """Return a mask of events with an overlong text to partition by; None if there are none."""
     long = None
     for partition in partitions:
         column = events.column(partition.column)
@@ -57,7 +57,7 @@ def too_long(events: pa.RecordBatch, partitions: Sequence[Partition]) -> pa.Arra
 
 
 def split(events: pa.Table, partitions: Sequence[Partition]) -> Iterator[tuple[Values, pa.Table]]:
-    """Each occurring partition, with its events in order."""
+    """Yield the values and the events of each partition; events keep their order."""
     if not events.num_rows:
         return
     columns = [(partition, _encoded(events, partition)) for partition in partitions]
@@ -83,7 +83,7 @@ def _encoded(events: pa.Table, partition: Partition) -> pa.DictionaryArray:
 
 
 def _floor(column: pa.ChunkedArray, unit: str) -> pa.ChunkedArray:
-    """Years, months, days or hours since 1970, rounded down."""
+    """Return years, months, days or hours since 1970, rounded down."""
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s"))
     micros = pc.fill_null(column.cast(pa.timestamp("us")).cast(pa.int64()), 0).to_numpy()

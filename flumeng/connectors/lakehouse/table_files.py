@@ -1,5 +1,5 @@
-"""Parquet files of a table, one partition each, invisible until a commit. Names are never reused;
-files without a commit are orphans, for the table's own clean-up."""
+"""Parquet files of a table, of one partition each, invisible until a commit. Names are never
+reused; files without a commit are orphans, left to the table's own clean-up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NAME_CHARACTERS = 64
 @dataclass(frozen=True)
 class Layout:
     """How a table's files are written. ``schema``: event columns in the table's types; ``stored``:
-    columns in the files. ``secrets``: by reference in the directory; executors may lack them."""
+    columns in the files. ``secrets``: the directory's, as executors may be unable to get them."""
 
     directory: str
     schema: pa.Schema
@@ -57,7 +57,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A durable file; ``path`` is relative to the layout's directory, ``uri`` lacks credentials."""
+    """A durable file. ``path`` is relative to the layout's directory, ``uri`` has no secrets."""
 
     path: str
     uri: str
@@ -73,8 +73,7 @@ class TableFile:
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Writes a split's events to files of ``layout``, one row per file; a row without a path
-    reports too many files."""
+    """Stage that writes a split to files, one row each; a row without a path: too many files."""
 
     layout: Layout
 
@@ -100,7 +99,7 @@ class WriteFiles:
     def _bounded(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
-        """The events, without those whose text is too long to partition by."""
+        """Yield the events, and refuse those whose text is too long to partition by."""
         for batch in batches:
             long = partitions.too_long(batch, self.layout.partitions)
             if long is None:
@@ -113,7 +112,7 @@ class WriteFiles:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """Replaces ``WriteFiles`` when the table is unreachable."""
+    """Stage that raises UnavailableError, used while the table is unreachable."""
 
     message: str
 
@@ -124,7 +123,7 @@ class Unreachable:
 
 
 def read(rows: Sequence[Row]) -> list[TableFile]:
-    """The files written by all splits. Raises BatchTooWideError."""
+    """Return the files written by all splits. Raises BatchTooWideError for too many files."""
     if any(row["path"] is None for row in rows):
         raise BatchTooWideError(f"over {MOST_FILES} files in one split: partition_by is too fine")
     return [
@@ -141,7 +140,7 @@ def read(rows: Sequence[Row]) -> list[TableFile]:
 
 
 class _Files:
-    """The open files of a split, by partition values."""
+    """A split's open files, by partition values."""
 
     def __init__(self, layout: Layout, store: FileStore, directory: str) -> None:
         self._layout = layout
@@ -213,7 +212,7 @@ class _OpenFile:
 
 
 def _directory(partition: Partition, value: str | None) -> str:
-    """For people only: the table records each file's partition."""
+    """Return a directory name for people; the table itself records each file's partition."""
     shown = "__HIVE_DEFAULT_PARTITION__" if value is None else value[:_NAME_CHARACTERS]
     return "=".join(_UNSAFE.sub("_", text) for text in (partition.name, shown))
 

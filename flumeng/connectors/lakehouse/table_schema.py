@@ -1,5 +1,5 @@
-"""Fits event columns to an existing table: added columns and widened types. Pure. A table keeps its
-types; a column that would lose values raises UserError."""
+"""Fits event columns to an existing table by adding columns and widening types. Pure. Other types
+of the table stay; a column that would lose values raises UserError."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _FRACTIONS = (pa.float32(), pa.float64())
 
 @dataclass(frozen=True)
 class Fit:
-    """``files``: columns in the table's types, once the table has ``added`` and ``widened``
-    ones."""
+    """Result of a fit. ``files``: file columns as in the table once ``added`` and ``widened``."""
 
     files: pa.Schema
     added: tuple[pa.Field, ...] = ()
@@ -25,8 +24,8 @@ class Fit:
 
 
 def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
-    """``add``: columns may be added; ``widen``: numbers may grow. Columns missing in ``events``
-    become null, so they must not be required. Raises UserError."""
+    """Fit event columns to the table; ``add`` and ``widen`` allow new columns and wider numbers.
+    Columns missing in ``events`` become null. Raises UserError."""
     check_names(events)
     by_name = {field.name: field for field in table}
     same_but_for_case = {field.name.lower(): field.name for field in table}
@@ -65,7 +64,7 @@ def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
 
 
 def check_names(events: pa.Schema) -> None:
-    """Column names of tables are case-insensitive. Raises UserError."""
+    """Raise UserError when names differ only in case: column names of tables ignore case."""
     seen: dict[str, str] = {}
     for name in events.names:
         if name.lower() in seen:
@@ -74,15 +73,15 @@ def check_names(events: pa.Schema) -> None:
 
 
 def check_types(fields: Iterable[pa.Field]) -> None:
-    """Tables cannot have columns of nulls or durations. Raises UserError."""
+    """Raise UserError for types that no table can hold, like null and duration."""
     for field in fields:
         if not _is_storable(field.type):
             raise UserError(f"the column {field.name} is {field.type}, which no table can hold")
 
 
 def widest(table: pa.DataType, events: pa.DataType) -> pa.DataType | None:
-    """The type that holds all values of both, preferably ``table``; None if impossible. Names
-    inside lists and maps do not matter; structs need the same fields."""
+    """Return the type that holds all values of both types, preferably ``table``; None if there is
+    none. Names inside lists and maps are ignored; structs need the same fields."""
     if table == events:
         return table
     for kinds in (_WHOLE, _FRACTIONS):

@@ -1,6 +1,6 @@
-"""Sink into a table that remembers the number of its last batch. Executors write invisible Parquet
-files. The driver names them in one commit with the number, through a handle made before reading it:
-of two owners that commit the same batch one wins. Tasks share commits (``group_commit``)."""
+"""Sink into a table that records the last batch number. Executors write Parquet files, invisible at
+first. The driver adds them and the number in one commit. Its table handle is made before the number
+is read, so only one of two owners can commit a batch. Tasks share commits (``group_commit``)."""
 
 from __future__ import annotations
 
@@ -30,40 +30,39 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.file_store import LOCAL
 
 COMMITS = 12
-"""Attempts while other writers are first."""
+"""Most attempts when other writers commit first."""
 PAUSE_SECONDS = 0.05
 ANSWER_SECONDS = 20.0
-"""A task's turn may take 30."""
+"""Time limit of a call; the task's whole step may take 30 s."""
 FORGET_SECONDS = 300.0
-"""A hanging call is abandoned after this: its server may be gone."""
+"""A hanging call is abandoned after this long: its server may be gone."""
 _Result = TypeVar("_Result")
 
 
 class OvertakenError(FlumengError):
-    """Another writer was first; nothing was committed."""
+    """Another writer committed first; nothing was committed."""
 
 
 class Table(ABC):
-    """A table of one format. Each call makes its own handle. Raises UserError, UnavailableError."""
+    """A table of one format. Each call loads it again. Raises UserError, UnavailableError."""
 
     def __init__(self, options: Delta | Iceberg) -> None:
         self._secrets = secrets.of(options.credentials)
         self._local: dict[str, LocalDirectory] = {}
 
     def prepare(self, events: pa.Schema) -> Layout:
-        """Create the table, or add missing columns, depending on its options."""
+        """Create the table or add missing columns, if the options allow it; return the layout."""
         with self._translated():
             return self._layout(self._load() or self._create(events), events)
 
     def probe(self) -> None:
-        """Load the table; a missing one is no error."""
+        """Check access by loading the table; a missing table is no error."""
         with self._translated():
             self._load()
 
     def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
-        """Commit additions together, except batches that the table has already. Returns those that
-        no longer fit the table. Raises OvertakenError, ConflictError; then nothing was
-        committed."""
+        """Commit additions, without batches that the table has. Return those that no longer fit it.
+        Raises OvertakenError or ConflictError when nothing was committed."""
         with self._translated():
             table = self._load()
             if table is None:
@@ -89,33 +88,33 @@ class Table(ABC):
 
     @abstractmethod
     def _load(self) -> Any | None:
-        """A handle of the current table; None when it is missing."""
+        """Return a handle of the current table; None when the table is missing."""
 
     @abstractmethod
     def _create(self, events: pa.Schema) -> Any: ...
 
     @abstractmethod
     def _layout(self, table: Any, events: pa.Schema) -> Layout:
-        """The layout of files for the table; adds missing columns first."""
+        """Return the layout of files for the table, after adding missing columns."""
 
     @abstractmethod
     def _number(self, table: Any, series: str) -> int | None:
-        """The number of a series' last batch in the table."""
+        """Return the number of a series' last batch in the table."""
 
     @abstractmethod
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
-        """Whether the table still has the files' columns and partitions."""
+        """Return whether the table still has the files' columns and partitions."""
 
     @abstractmethod
     def _append(self, table: Any, additions: Sequence[Addition]) -> None: ...
 
     @abstractmethod
     def _metadata_location(self, table: Any) -> str:
-        """The directory of the commits; a local path is synced here."""
+        """Return the directory of commits; ``add`` syncs it when it is local."""
 
     @abstractmethod
     def _meaning(self, error: Exception) -> FlumengError:
-        """Converts an error of the library."""
+        """Convert an error of the library."""
 
 
 class TableSink:
@@ -123,7 +122,7 @@ class TableSink:
     identified = writes_at_once = False
 
     def __init__(self, table: Table, key: Hashable, task: TaskRevision) -> None:
-        """Sinks of equal ``key`` share their commits."""
+        """Sinks with an equal ``key`` share their commits."""
         self._table = table
         self._task = f"{task.flow}/{task.task}"
         self._commits = group_commit.of(key)
@@ -135,7 +134,7 @@ class TableSink:
         self._call(self._table.probe)
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
-        """Prepares the table once; an unreachable table fails the batch, not the task."""
+        """Prepare the table once per schema; an unreachable table fails the batch, not the task."""
         stage: WriteFiles | Unreachable
         try:
             stage = WriteFiles(self._layout(batch.schema))
@@ -163,7 +162,7 @@ class TableSink:
             raise UnavailableError("the table changed while files for it were written")
 
     def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
-        """Retry ``step`` while other writers are first."""
+        """Call ``step`` again while other writers commit first."""
         began = time.monotonic()
         for attempt in itertools.count(1):
             try:
@@ -177,14 +176,14 @@ class TableSink:
 
 
 class LocalDirectory:
-    """A local table's metadata directory, which the libraries do not sync."""
+    """Metadata directory of a local table; the libraries do not sync it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._synced_ns = 0
 
     def sync(self) -> None:
-        """Make all files durable, including those of an owner that was killed."""
+        """Sync new files, including those of a previous owner that was killed."""
         newest = self._synced_ns
         for entry in os.scandir(self._path):
             with suppress(FileNotFoundError):
@@ -197,7 +196,7 @@ class LocalDirectory:
 
 
 def imported(package: str, extra: str) -> Any:
-    """Imports an optional package. Raises UserError."""
+    """Import an optional package. Raises UserError when it is missing."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -205,8 +204,8 @@ def imported(package: str, extra: str) -> Any:
 
 
 class _Caller:
-    """Makes calls that may hang, one at a time, each within ANSWER_SECONDS. A late end is harmless:
-    the call commits its batch, or is overtaken."""
+    """Runs calls that may hang, one at a time, each within ANSWER_SECONDS. A call that ends later
+    is harmless: it commits its own batch, or another writer has committed first."""
 
     def __init__(self) -> None:
         self._one_at_a_time = threading.Lock()

@@ -1,5 +1,5 @@
 """Client certificates: names that identify clients, and revocation. Only subject alternative names
-count (RFC 5425 section 5.2), without wildcards. TLS checks revocation lists when connecting,
+count (RFC 5425 section 5.2), without wildcards. TLS checks revocation lists when connecting;
 ``RevocationLists`` reports outdated lists and later revocations."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Clients:
         self._names = frozenset(map(canonical, names))
 
     def admit(self, certificate: bytes) -> Client:
-        """Identifies a certificate (DER). Raises UnauthorizedError."""
+        """Return the client of a certificate (DER). UnauthorizedError if it is not admitted."""
         digest = fingerprint(hashlib.sha256(certificate).digest())
         try:
             names = [*_alternative_names(x509.load_der_x509_certificate(certificate)), digest]
@@ -40,7 +40,7 @@ class Clients:
 
 
 def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
-    """Normalized. Raises ValueError."""
+    """Yield the normalized alternative names. Raises ValueError."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -54,7 +54,7 @@ def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
 
 
 def _patterns(name: str) -> Iterator[str]:
-    """The name, and the wildcard for its first label."""
+    """Yield the name, and the wildcard that replaces its first label."""
     yield name
     _, dot, rest = name.partition(".")
     if dot and HOST_NAME.fullmatch(name) and not rest.replace(".", "").isdigit():
@@ -67,7 +67,7 @@ class RevocationLists:
 
     @classmethod
     def read(cls, path: str) -> RevocationLists:
-        """Raises UserError."""
+        """Read PEM revocation lists. Raises UserError for an unusable file."""
         try:
             parts = Path(path).read_bytes().split(_BEGIN)[1:]
             lists = [x509.load_pem_x509_crl(_BEGIN + part) for part in parts]
@@ -82,7 +82,7 @@ class RevocationLists:
         return cls(lists)
 
     def has(self, certificate: bytes) -> bool:
-        """Whether a certificate (DER) is revoked. Raises ValueError."""
+        """Return whether a certificate (DER) is revoked. Raises ValueError if unreadable."""
         shown = x509.load_der_x509_certificate(certificate)
         return any(
             crl.issuer == shown.issuer
@@ -91,7 +91,7 @@ class RevocationLists:
         )
 
     def outdated(self, now: datetime) -> tuple[str, ...]:
-        """A sentence for each outdated list."""
+        """Return a sentence for each outdated list."""
         return tuple(
             f"the revocation list of {crl.issuer.rfc4514_string()} expired at "
             f"{crl.next_update_utc:%Y-%m-%dT%H:%M:%SZ}: its senders are rejected"

@@ -1,5 +1,5 @@
-"""Messages over UDP. The kernel drops and counts datagrams while reading is paused or too slow. A
-busy socket is read every few milliseconds, not for each datagram, which halves the CPU time."""
+"""Receives messages over UDP. The kernel drops and counts datagrams while reading is paused or too
+slow. A busy socket is read every few milliseconds, not per datagram, which halves the CPU time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GATHER_SECONDS = 0.002
 LAST_READS = 128  # more than the kernel's buffer holds
 PEERS_REMEMBERED = 4096
 DROPS_SECONDS = 1.0
-"""Interval of reading the kernel's drop count while paused."""
+"""Interval of reading the kernel's drop counter while paused."""
 
 _MAX_DATAGRAM_BYTES = 65_536
 _SO_RCVBUFFORCE = 33
@@ -104,7 +104,7 @@ class Datagrams:
         self._dropped = dropped
 
     def _read(self, bound: socket.socket) -> None:
-        """Reads, and again soon; after an empty read waits for the next datagram."""
+        """Read datagrams, and again soon; after an empty read wait for the next datagram."""
         try:
             taken = self._take(bound)
         except OSError as error:
@@ -123,7 +123,7 @@ class Datagrams:
             self._next_read = loop.call_later(soon, self._read, bound)
 
     def _take(self, bound: socket.socket) -> int:
-        """Submits up to a few hundred datagrams; returns their number."""
+        """Submit up to a few hundred datagrams; return their number."""
         received = self._receive(bound)
         for peer, datagrams in received.items():
             self._submit(peer, datagrams)
@@ -170,6 +170,6 @@ class Datagrams:
 
 
 def kernel_drops(bound: socket.socket) -> int:
-    """The number of datagrams dropped by a socket's buffer (Linux)."""
+    """Return the number of datagrams that the socket's buffer dropped (Linux)."""
     meminfo = bound.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * (_MEMINFO_DROPS + 1))
     return int.from_bytes(meminfo[4 * _MEMINFO_DROPS :], sys.byteorder)

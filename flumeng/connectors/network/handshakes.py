@@ -1,6 +1,6 @@
-"""Accepts TLS connections with up to ``MOST_HALF_OPEN`` handshakes, a quarter per address. One more
-ends the oldest, so silent clients cannot lock out others. TLS starts with the first bytes: until
-then a connection costs almost nothing."""
+"""Accepts TLS connections, with up to ``MOST_HALF_OPEN`` handshakes at a time, a quarter of them
+per address. Another one ends the oldest, so silent clients cannot lock out others. TLS starts with
+a client's first bytes: until then a connection costs almost nothing."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from flumeng.platform.rate_limited_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
-"""For a handshake, and before it for the first bytes."""
+"""Time limit for the first bytes, and again for the handshake."""
 
 MOST_HALF_OPEN = 1024
 MOST_OF_ONE_ADDRESS = MOST_HALF_OPEN // 4
 ACCEPTS_AT_ONCE = 16
-"""Per turn of the event loop: a handshake takes more than a millisecond of CPU."""
+"""Most connections accepted at once: each handshake takes more than a millisecond of CPU."""
 
 NO_DESCRIPTORS_SECONDS = 0.1
 _NO_CERTIFICATE = "peer did not return a certificate"
 
 
 class Handshakes:
-    """A listening TLS socket; ``make`` returns a connection's protocol after its handshake."""
+    """A listening TLS socket. ``make`` creates a connection's protocol after its handshake."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Handshakes:
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
         self._logs: dict[str, RateLimitedLog] = {}
-        """By message: TLS has only a few reasons."""
+        """Rate-limited logs by message; TLS has few different messages."""
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Also ends all handshakes. Idempotent."""
+        """Close the listener, and end all handshakes. Idempotent."""
         if self._again is not None:
             self._again.cancel()
         if self._listener.fileno() >= 0:
@@ -179,7 +179,7 @@ class Handshakes:
             taken.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, taken: socket.socket) -> bool:
-        """Returns whether it had not sent anything yet."""
+        """Remove a handshake; return whether the client had not sent anything yet."""
         key, silence = self._half_open.pop(taken, _HalfOpen(""))
         if key:
             same = self._by_address[key]

@@ -44,7 +44,7 @@ def idle_seconds() -> Any:
 
 
 def claim(protocol: str, listen: str) -> Iterator[tuple[str, str]]:
-    """One source per address and port; port 0 never collides."""
+    """Yield the address and port, which only one source may use; port 0 is always free."""
     if not listen.endswith(":0"):
         yield "listen", f"{protocol} {listen}"
 

@@ -1,5 +1,5 @@
-"""Limits of each peer address's traffic to one source. Pure. Addresses with an overdrawn rate are
-remembered until recovery, so reconnecting gains nothing."""
+"""Limits of each peer address's traffic to one source. Pure. An address that exceeded its rate is
+remembered until the excess is used up, so reconnecting gains nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits
 from flumeng.platform.rate_limit import RateLimit
 
 NETWORK_BITS = 64
-"""An IPv6 sender owns all addresses of its network."""
+"""Prefix length by which IPv6 senders are counted: a sender owns its whole network."""
 
 QUANTUM_SECONDS = 0.1
 LEAST_QUANTUM_BYTES = 4096
 SHORT_EVENT_BYTES = 64
 MOST_DEBTORS = 10_000
-"""Remembered addresses without a connection."""
+"""Most remembered addresses without a connection."""
 
 
 class Peer:
@@ -33,7 +33,7 @@ class Peer:
         )
 
     def take(self, nbytes: int, events: int) -> float:
-        """Counts received data; returns the seconds to wait before reading more."""
+        """Count received data; return the seconds to wait before reading more."""
         now = self._clock()
         wait = self._bytes.take(nbytes, now) if self._bytes is not None else 0.0
         return max(wait, self._events.take(events, now)) if self._events is not None else wait
@@ -44,7 +44,7 @@ class Peer:
 
 
 class Peers:
-    """Addresses with a connection to one source, or an overdrawn rate."""
+    """Peer addresses of one source: connected ones, and those that exceeded their rate."""
 
     def __init__(
         self, limits: PeerLimits, clock: Callable[[], float], most_debtors: int = MOST_DEBTORS
@@ -61,7 +61,7 @@ class Peers:
         self._debtors: dict[str, None] = {}
 
     def enter(self, host: str) -> Peer | None:
-        """Adds a connection, or returns None at the limit. ``leave`` must follow."""
+        """Add a connection, to be removed by ``leave``; return None at the limit."""
         if self._is_unlimited:
             return self._anybody
         key = network(host)
@@ -90,7 +90,7 @@ class Peers:
         assert idle == self._debtors.keys(), (idle, self._debtors)
 
     def quantum_bytes(self, most: int) -> int:
-        """Maximum bytes of one read, so that the following wait stays short."""
+        """Return the most bytes of one read, so that the following wait stays short."""
         events, nbytes = self._limits.events_per_second, self._limits.bytes_per_second
         rates = [events * SHORT_EVENT_BYTES] if events is not None else []
         rates += [nbytes] if nbytes is not None else []
@@ -98,7 +98,7 @@ class Peers:
         return min([most, *quanta])
 
     def _forget(self) -> None:
-        """Drops up to two of the oldest, if they have recovered or are too many."""
+        """Forget up to two of the oldest without a connection, if recovered or too many."""
         for key in [key for key, _ in zip(self._debtors, range(2), strict=False)]:
             if self._peers[key].wait_seconds and len(self._debtors) <= self._most_debtors:
                 return
@@ -106,7 +106,7 @@ class Peers:
 
 
 def network(host: str) -> str:
-    """The network that counts as one sender."""
+    """Return the address, or the IPv6 network, that counts as one sender."""
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host)

@@ -11,15 +11,15 @@ from flumeng.connectors.api.received_block import LineRules, Origin
 from flumeng.connectors.api.source import SourceContext
 
 ATTRIBUTE_CHARACTERS = 200
-"""Limits attributes chosen by senders, as each event repeats them."""
+"""Length limit of attributes that senders choose: each event repeats them."""
 
 
 class UnauthorizedError(Exception):
-    """The reason why a client is not admitted."""
+    """A client is not admitted; the message is the reason."""
 
 
 class Client(NamedTuple):
-    """The peer of a connection; ``name`` is empty without a certificate (DER)."""
+    """The client of a connection. Without a ``certificate`` (DER) ``name`` is empty."""
 
     name: str = ""
     let_in_by: frozenset[str] = frozenset()
@@ -31,15 +31,15 @@ def short(text: str) -> str:
 
 
 def address(name: tuple[Any, ...]) -> str:
-    """A socket's name as ``host:port``, an IPv6 host in brackets."""
+    """Return a socket's name as ``host:port``, with an IPv6 host in brackets."""
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True)
 class Reception:
-    """Turns received bytes into blocks. ``cutter`` serves one connection or datagram; without it a
-    datagram is one message."""
+    """How a source makes blocks of received bytes. A ``cutter`` serves one connection or datagram;
+    without one each datagram is a message."""
 
     source: str
     rules: LineRules

@@ -83,7 +83,7 @@ class SenderAuth:
                 yield f"paths.{path}", "expected a path like /shop, without a slash at its end"
 
     def problems_with(self, tls: Tls | None) -> Iterator[tuple[str, str]]:
-        """Conflicts with the source's TLS options."""
+        """Yield conflicts with the source's TLS options."""
         names = {*self.tokens, *self.users}
         if not names:
             if tls is None or tls.client_ca is None:
@@ -97,7 +97,7 @@ class SenderAuth:
                     yield f"paths.{path}", f'unknown sender "{name}"; known here: {listed}'
 
     def name_of(self, sender: str) -> str:
-        """Normalized for comparison."""
+        """Return the name in its normal form, for comparison."""
         if self.tokens or self.users:
             return sender
         try:

@@ -76,7 +76,7 @@ class TcpSource(SocketSource):
 
 
 class UdpSource(SocketSource):
-    """One message per datagram, or several, cut as on a stream."""
+    """Receives datagrams: each is one message, or is cut into messages like a stream."""
 
     def __init__(self, options: Udp, context: SourceContext) -> None:
         rules = LineRules(options.max_line_bytes, TRAILERS[options.framing], keep_empty=False)

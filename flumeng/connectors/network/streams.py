@@ -1,9 +1,9 @@
-"""Messages over TCP.
+"""Receives messages over TCP.
 
-All connections share one receive buffer; only unfinished messages are kept, so idle ones cost
-almost nothing. The event loop cuts after the last whole message, copies once and queues. Over
-``HELD_BYTES`` of unfinished messages, the connection with the largest is closed. A connection over
-its address's rate is paused.
+All connections share one receive buffer. Only unfinished messages are kept, so idle connections
+cost almost nothing. The event loop cuts after the last whole message, copies once and queues. Above
+``HELD_BYTES`` of unfinished messages, the connection with most of them is closed. A connection that
+exceeds its address's rate is paused.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ QUIET_SECONDS = 0.02
 HELD_BYTES = 32 << 20
 
 _buffer = bytearray(RECEIVE_BYTES)
-"""Shared by all connections: its content is cut before anything else is read."""
+"""Receive buffer of all connections: its content is cut before anything else is read."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Per worker. Without ``idle_seconds`` no idle connection is closed."""
+    """Limits per worker. Without ``idle_seconds`` no idle connection is closed."""
 
     connections: int = 10_000
     idle_seconds: float | None = None
@@ -108,7 +108,7 @@ class Streams:
             connection.resume()
 
     def client(self, transport: asyncio.BaseTransport, peer: str) -> Client | None:
-        """The peer of a connection; None when it is not admitted."""
+        """Return the client of a connection; None when it is not admitted."""
         if self.tls is None:
             return Client()
         try:
@@ -148,7 +148,7 @@ class Streams:
         )
 
     def _close_idle(self) -> None:
-        """No connection is idle while reading is paused."""
+        """Close idle connections; while reading is paused none counts as idle."""
         if self.limits.idle_seconds is None:
             return
         loop = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ class Streams:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One sender. A message cut off by a broken connection is discarded."""
+    """A sender's connection. A message cut off by a broken connection is discarded."""
 
     __slots__ = (
         "_account",
@@ -214,7 +214,8 @@ class _Connection(asyncio.BufferedProtocol):
         return address(self._peer)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """One byte for a new connection while paused: it can be paused only after one read."""
+        """Return the buffer, but one byte of it for a new connection while paused: it can be paused
+        only after one read."""
         view = self._streams.view
         return view[:1] if self._streams.paused else view
 

@@ -1,5 +1,5 @@
-"""Server-side TLS from files that are reread when they change. An unusable certificate, key or
-authority leaves the old one in place; without a readable revocation list no client is admitted."""
+"""Server-side TLS from files that are reread when they change. With an unusable certificate, key or
+authority the old ones stay in use; without a readable revocation list no client is admitted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFRESH_SECONDS = 5.0
 
 
 async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
-    """Repeats ``step`` until cancelled; failures are logged."""
+    """Call ``step`` periodically until cancelled; failures are logged."""
     while True:
         await asyncio.sleep(seconds)
         try:
@@ -35,7 +35,7 @@ async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
 
 
 class Files(NamedTuple):
-    """State of the files: their stat, and the outdated lists."""
+    """State of the TLS files: stat results, and messages about outdated revocation lists."""
 
     stats: tuple[tuple[int, int, int, int], ...] = ()
     outdated: tuple[str, ...] = ()
@@ -48,8 +48,8 @@ class Loaded(NamedTuple):
 
 
 class ServerTls:
-    """TLS of one source. ``context``: for the next connection; None rejects all. ``changed`` is
-    called in the event loop when ``problem`` or revocations may differ."""
+    """TLS of one source. ``context``: for new connections; None rejects all. ``changed`` is called
+    in the event loop when ``problem`` or revocations may differ."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ServerTls:
         self.problem = ""
 
     async def start(self) -> None:
-        """Raises UserError that names the file."""
+        """Read the files. Raises UserError that names the unusable file."""
         if self._options.client_ca is not None:  # only then it costs memory
             from flumeng.connectors.network.certificates import Clients  # noqa: PLC0415
 
@@ -77,7 +77,7 @@ class ServerTls:
         self._use(await asyncio.to_thread(self._read))
 
     async def refresh(self) -> None:
-        """Rereads changed files; unusable ones are retried each time."""
+        """Reread changed files; unusable ones are retried at each call."""
         try:
             loaded = await asyncio.to_thread(self._read_if_changed)
         except UserError as error:
@@ -89,7 +89,7 @@ class ServerTls:
             self._use(loaded)
 
     def client(self, transport: asyncio.BaseTransport) -> Client:
-        """The peer of a connection. Raises UnauthorizedError."""
+        """Return the client of a connection. Raises UnauthorizedError."""
         if self._clients is None:
             return Client()
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
@@ -105,7 +105,7 @@ class ServerTls:
         return client
 
     def is_revoked(self, certificate: bytes) -> bool:
-        """Raises ValueError for an unreadable certificate."""
+        """Return whether a certificate is revoked. Raises ValueError if it is unreadable."""
         return self._revoked is not None and bool(certificate) and self._revoked.has(certificate)
 
     def _use(self, loaded: Loaded) -> None:
@@ -113,7 +113,7 @@ class ServerTls:
         self._note("; ".join(loaded.files.outdated))
 
     async def _go_on(self, problem: str) -> None:
-        """Keeps the old context, with the new revocations."""
+        """Keep the old context with new revocation lists; without these reject all clients."""
         try:
             self._revoked = await asyncio.to_thread(self._read_lists)
         except UserError:
@@ -131,7 +131,7 @@ class ServerTls:
         return None if unchanged else self._read()
 
     def _read(self) -> Loaded:
-        """Takes the files' stat first, so that a concurrent change is reread."""
+        """Read all files, their stat first, so that a concurrent change is reread."""
         stats = self._status(None).stats
         context = _context(self._options)
         revoked = self._read_lists()

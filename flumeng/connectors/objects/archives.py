@@ -34,7 +34,7 @@ class Origin:
 
 
 def kind_of(content: Content) -> Kind | None:
-    """Raises CorruptError when the content's name and first bytes contradict each other."""
+    """Return the kind of archive, if any. Raises CorruptError when name and content disagree."""
     beginning = content.beginning(tar_members.HEADER_BYTES)
     named: Kind | None = "zip" if content.name.endswith(_ZIP_NAMES) else None
     if content.name.endswith(_TAR_NAMES):
@@ -52,7 +52,7 @@ def kind_of(content: Content) -> Kind | None:
 def parts_of_members(
     opened: OpenItem, content: Content, kind: Kind, find: FindIn, *, start: int, end: int
 ) -> Iterator[tuple[Origin, Part]]:
-    """The parts in [start, end). A nested archive raises CorruptError after all other members."""
+    """Yield parts in [start, end). Nested archives raise CorruptError after all other members."""
     base, archives = 0, []
     allowance = Allowance(opened.item.size)
     for member in _members(opened, content, kind, allowance):

@@ -49,7 +49,7 @@ MOST_DIGITS = 38
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Raises CorruptError before the first damaged block, UserError for unsupported types."""
+    """Yield rows. Raises CorruptError at a damaged block, UserError for unsupported types."""
     file = BlockFile(content.blocks())
     with content.explained():
         try:
@@ -107,7 +107,7 @@ LOGICAL_READERS["fixed-uuid"] = _guarded(lambda value, *_: UUID(bytes=value))
 def _bodies(
     rows: Sequence[Mapping[str, Any]], kind: pa.DataType | None
 ) -> Iterator[tuple[pa.BinaryArray, str]]:
-    """Bodies and their error. Without a ``kind`` rows are encoded one by one."""
+    """Yield bodies and their error. Without a ``kind`` rows are encoded one by one."""
     plain = [_plain(row) for row in rows]
     unfit = [number for number, row in enumerate(rows) if _unfit_names(row)]
     first = 0
@@ -137,7 +137,7 @@ def _together(
 
 
 def _alone(row: Mapping[str, Any]) -> pa.BinaryArray:
-    """Encodes one row without Arrow, in the same format."""
+    """Encode one row without Arrow, in the same format."""
     given = {name: value for name, value in row.items() if value is not None}
     return pa.array([_ENCODER.encode(_shown(given))], pa.binary())
 
@@ -170,7 +170,7 @@ def _has_unfit(value: Any) -> bool:
 
 
 def _row_type(schema: Any, named: Mapping[str, Any]) -> pa.DataType | None:
-    """None when a column is a union of several types. Raises UserError."""
+    """Return the rows' type; None when a column is a union of several types. Raises UserError."""
     try:
         return _type(schema, named, ())
     except _UnionError:
@@ -178,7 +178,7 @@ def _row_type(schema: Any, named: Mapping[str, Any]) -> pa.DataType | None:
 
 
 class _UnionError(Exception):
-    """A union of several types, for which no column has one."""
+    """A union of several types, for which Arrow has no column type."""
 
 
 def _define(schema: Any, named: dict[str, Any]) -> None:
@@ -221,7 +221,7 @@ def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.
 
 
 def _plain(value: Any) -> Any:
-    """The value as Arrow accepts it: a UUID as text, an unfit value as in the file."""
+    """Return the value as Arrow accepts it: a UUID as text, an unfit value as in the file."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, _Unfit):

@@ -64,7 +64,8 @@ _MEMBERS: dict[Codec, Callable[[], Any]] = {
 
 
 def codec_of(beginning: bytes, location: str) -> Codec | None:
-    """Raises CorruptError for an unsupported codec, or a name that contradicts the first bytes."""
+    """Return the codec; None without compression. Raises CorruptError for an unsupported codec, or
+    a name that contradicts the first bytes."""
     unknown = next((name for magic, name in _UNKNOWN if beginning.startswith(magic)), None)
     unknown = unknown or _UNKNOWN_SUFFIXES.get(PurePosixPath(location).suffix)
     if unknown is not None and beginning:
@@ -79,8 +80,8 @@ def codec_of(beginning: bytes, location: str) -> Codec | None:
 
 
 def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Content:
-    """The decompressed content, or ``packed``. ``counted`` wraps decompressed blocks. Raises
-    CorruptError."""
+    """Return the decompressed content, or ``packed`` without compression. ``counted`` wraps
+    decompressed blocks. Raises CorruptError."""
     codec = codec_of(packed.beginning(MAGIC_BYTES), packed.name)
     if codec is None:
         return packed
@@ -90,7 +91,7 @@ def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Con
 
 
 def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
-    """Raises CorruptError for doubly compressed blocks."""
+    """Yield the blocks. Raises CorruptError when they are compressed twice."""
     first = next(blocks, b"")
     while 0 < len(first) < MAGIC_BYTES and (more := next(blocks, b"")):
         first += more
@@ -103,8 +104,8 @@ def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
 
 
 def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:
-    """The decompressed stream in blocks of up to ``UNPACK_BYTES``. All bytes before damage are
-    yielded, then CorruptError is raised: a second pass in small steps finds them."""
+    """Yield the decompressed stream in blocks of up to ``UNPACK_BYTES``. All bytes before damage
+    are yielded, then CorruptError is raised: a second pass in small steps finds them."""
     whole_steps = 0
     try:
         for block in _steps(blocks(), codec, lambda: UNPACK_BYTES):
@@ -160,7 +161,7 @@ def _members(
 
 
 def _past_padding(rest: bytes, blocks: Iterator[bytes]) -> bytes:
-    """The bytes after a member and its zero padding."""
+    """Return the bytes after a member and its zero padding."""
     while not (rest := rest.lstrip(b"\0")):
         rest = next(blocks, b"")
         if not rest:

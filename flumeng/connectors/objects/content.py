@@ -24,7 +24,7 @@ Explained = Callable[[], AbstractContextManager[None]]
 
 
 class Content(Protocol):
-    """``seekable``: reading from a later position costs no more than from the beginning."""
+    """Bytes that a format reads. ``seekable``: later positions cost no more than the beginning."""
 
     @property
     def name(self) -> str: ...
@@ -33,20 +33,20 @@ class Content(Protocol):
     def seekable(self) -> bool: ...
 
     def beginning(self, size: int) -> bytes:
-        """At most ``BEGINNING_BYTES``."""
+        """Return the first ``size`` bytes, at most ``BEGINNING_BYTES``."""
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """Non-empty blocks. ``start`` is for ``seekable`` contents only."""
+        """Yield non-empty blocks. ``start`` is for ``seekable`` contents only."""
 
     def file(self) -> pa.NativeFile:
-        """The whole content, for random access."""
+        """Return the whole content, for random access."""
 
     def explained(self) -> AbstractContextManager[None]:
         """A context that converts library errors to FlumengError."""
 
 
 class Streamed:
-    """A stream; ``source`` restarts it. Peeking followed by reading calls ``source`` once."""
+    """A stream that ``source`` restarts. Peeking followed by reading calls ``source`` once."""
 
     seekable = False
 
@@ -140,13 +140,13 @@ class BlockFile(io.RawIOBase):
 
 
 def is_utf8(encoding: str) -> bool:
-    """Whether text needs no decoding. Raises LookupError for an unknown encoding."""
+    """Return whether text needs no decoding. Raises LookupError for an unknown encoding."""
     return codecs.lookup(encoding).name in ("utf-8", "ascii")
 
 
 def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iterator[bytes]]:
-    """The nearest readable position at or below ``position``, and UTF-8 blocks from there. Raises
-    CorruptError for UTF-16 declared as UTF-8."""
+    """Return the nearest readable position at or below ``position``, and UTF-8 blocks from there.
+    Raises CorruptError for UTF-16 declared as UTF-8."""
     if not is_utf8(encoding):
         return 0, _bounded(_decoded(content.blocks(), encoding), 0)
     beginning = content.beginning(_MARK_BYTES)
@@ -186,7 +186,7 @@ MOST_TIMES = 1000
 
 
 class Member(NamedTuple):
-    """A regular file. ``written``: seconds since the epoch, 0 when unknown."""
+    """A regular file in an archive. ``written``: seconds since the epoch, 0 when unknown."""
 
     name: str
     written: float

@@ -22,7 +22,7 @@ MOST_UNFIT = 100_000
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Raises CorruptError, without the last row if damage follows: it may be incomplete."""
+    """Yield rows. Before CorruptError, the last row is omitted: it may be incomplete."""
     _, blocks = text_from(content, source.encoding, 0)
     with content.explained():
         yield from numbered(_bodies(without_mark(blocks), source), start, end)
@@ -73,7 +73,7 @@ def _names(beginning: bytes, source: ObjectsSource) -> tuple[list[str], int]:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """A repeated name becomes ``name_2``."""
+    """Return distinct names: a repeated one becomes ``name_2``."""
     used: dict[str, None] = {}
     for name in names:
         number, free = 1, name
@@ -85,7 +85,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _ended(beginning: bytes, rest: BlockFile) -> Iterator[bytes]:
-    """The blocks with a final newline: without one Arrow drops a single row."""
+    """Yield the blocks, then a newline: without one Arrow drops a single row."""
     block = beginning
     while block:
         yield block
@@ -95,7 +95,7 @@ def _ended(beginning: bytes, rest: BlockFile) -> Iterator[bytes]:
 
 
 class _Reading:
-    """Rows after the header, one batch behind Arrow's reader: its next batch may fail."""
+    """Rows after the header. A batch is held until Arrow has read the next one, which may fail."""
 
     def __init__(
         self, names: Sequence[str], blocks: Iterator[bytes], source: ObjectsSource

@@ -56,7 +56,7 @@ class LocalTree:
         return page
 
     def _entries(self, request: Request) -> list[tuple[str, bool, os.DirEntry[str]]]:
-        """Possibly matching names in reverse order; those of directories end in a slash."""
+        """Return possibly matching names in reverse order; directory names end in a slash."""
         scope = request.scope
         entries = []
         try:

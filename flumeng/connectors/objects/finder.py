@@ -1,6 +1,5 @@
-"""Discovery of objects: appends new ones to the lanes of the flow's queue. A search takes a bounded
-time and resumes the last one. One transaction appends items and marks them as seen: each object is
-appended once."""
+"""Discovery of objects: appends new ones to the queue's lanes, in bounded time, resuming the last
+search. One transaction appends items and marks them as seen: each object is appended once."""
 
 from __future__ import annotations
 
@@ -99,8 +98,8 @@ class ObjectsFinder(FinderBase):
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Raises ConflictError when another owner writes the queue. Errors make it reread all
-        state."""
+        """Append new objects. Raises ConflictError when another owner writes the queue. After an
+        error, all state is reread."""
         del before
         try:
             log, seen = self._taken()
@@ -154,7 +153,7 @@ class ObjectsFinder(FinderBase):
         }
 
     def _taken(self) -> tuple[QueueLog, Seen]:
-        """The queue under this task's epoch, and the seen objects; reread after an error."""
+        """Return the queue under this task's epoch, and the seen objects; reread after an error."""
         if self._log is None or self._seen is None:
             self._pass, self._new, self._new_names = None, [], set()
             source, task = self._source, self._task

@@ -1,4 +1,4 @@
-"""Formats of items, and the parts they yield: segments of uncut lines, or rows."""
+"""Formats of items, and the parts they yield: segments of lines not split yet, or rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Part = Segment | Rows
 
 
 def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> Iterator[Rows]:
-    """The rows [start, end), read no further. A text in ``bodies`` is the error of the next row."""
+    """Yield rows [start, end), read no further. A text in ``bodies`` is the next row's error."""
     position, error = 0, ""
     while position < end:
         body = next(bodies, None)
@@ -68,7 +68,7 @@ def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> It
 
 
 def texts_of(rows: pa.RecordBatch) -> Iterator[pa.BinaryArray]:
-    """Rows as JSON, in parts of a few MB. Raises UserError for types that JSON lacks."""
+    """Yield rows as JSON, in parts of a few MB. Raises UserError for types that JSON lacks."""
     each = max(1, rows.num_rows * TEXT_BYTES // max(rows.nbytes, 1))
     for first in range(0, rows.num_rows, each):
         yield json_text.rows(rows[first : first + each])
@@ -95,7 +95,7 @@ def parts_of(form: Format) -> FindParts:
 
 
 def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
-    """The names among the configured columns. Raises CorruptError when there are none."""
+    """Return the names among the configured columns. Raises CorruptError when there are none."""
     if source.columns is None:
         return list(names)
     columns = [name for name in names if name in source.columns]
@@ -105,7 +105,7 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
 
 
 def cuttable(source: ObjectsSource) -> Callable[[str], bool]:
-    """Returns a test: can the item at a location be read from any position?"""
+    """Return a test whether the item at a location can be read from any position."""
     if source.format not in ("lines", "ndjson") or not is_utf8(source.encoding):
         return lambda _location: False
     return lambda location: not split_query(location)[0].endswith(_WHOLE)

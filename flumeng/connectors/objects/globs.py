@@ -79,8 +79,8 @@ class Scope:
         return self._last in self._at and self._parts[self._last].takes(name)
 
     def below(self, name: str, *, linked: bool = False) -> Scope | None:
-        """None when nothing in ``name`` can match. ``**`` follows no links, which may be
-        circular."""
+        """Return the scope of the directory ``name``; None when nothing in it can match. ``**``
+        follows no links, which may be circular."""
         at = []
         for index in self._at:
             part = self._parts[index]
@@ -92,7 +92,7 @@ class Scope:
         return Scope(self._glob, joined(self.directory, name), at).advanced() if at else None
 
     def advanced(self) -> Scope:
-        """The scope below literally named directories, which need no listing."""
+        """Return the scope below literally named directories, which need no listing."""
         scope = self
         while len(scope._at) == 1 and scope._at[0] < scope._last:
             part = scope._parts[scope._at[0]]
@@ -108,12 +108,12 @@ def is_hidden(name: str) -> bool:
 
 
 def joined(directory: str, name: str) -> str:
-    """Joins a directory and a name; an empty directory is the top of a bucket."""
+    """Join a directory and a name; an empty directory is the top of a bucket."""
     return f"{directory}/{name}" if directory not in ("", "/") else directory + name
 
 
 def check_objects(text: str) -> None:
-    """Raises ValueError for text that is no glob within one bucket or disk."""
+    """Raise ValueError for text that is no glob within one bucket or disk."""
     path, query = split_query(text)
     if query and _PARAMETERS.fullmatch(query) is None:
         raise ValueError(
@@ -146,8 +146,7 @@ def _meet(
     is_any: Callable[[str], bool],
     share: Callable[[str, str], bool],
 ) -> bool:
-    """Whether some sequence matches both patterns. ``is_any`` elements match any number of
-    others."""
+    """Return whether a sequence matches both patterns. ``is_any`` matches any count of elements."""
     left, met = [(0, 0)], set()
     while left:
         pair = at, other_at = left.pop()

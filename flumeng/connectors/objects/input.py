@@ -1,5 +1,5 @@
-"""Objects as a collector's input: ends and items of lanes. Of an object unreadable after a few
-tries the rest is skipped and recorded with the ack. An unavailable store is waited for."""
+"""Objects as a collector's input: ends and items of lanes. An object's part that is unreadable
+after a few tries is skipped and recorded with the ack. An unavailable store is retried."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """``items``: unread rests of items. ``last``: the latest consecutive ones, as one."""
+    """Given-up parts: ``items``, unread ends; ``last``, the latest consecutive ones as one part."""
 
     items: tuple[Gone, ...]
     last: Gone | None = None
@@ -58,13 +58,13 @@ class ObjectsInput:
         return LanePositions(self._watcher, self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> ObjectsReader | None:
-        """Raises UserError when the store's credentials are missing."""
+        """Return the flow's reader. Raises UserError when the store's credentials are missing."""
         source = source_of(spec, ObjectsSource)
         return None if source is None else ObjectsReader.of(source)
 
 
 class LanePositions:
-    """See ``Positions``. ``wall``: seconds since the epoch."""
+    """``Positions`` of lanes of objects. ``wall``: seconds since the epoch."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class LanePositions:
         self._left_out = dict(parts)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Empty for a flow without this source: its lanes are leaving its tasks."""
+        """See ``Positions``; empty for a flow without this source, whose lanes are leaving it."""
         if self._source is None:
             return {}
         lanes = {name: queues.lane_of(name) for name in partitions}
@@ -173,7 +173,7 @@ class LanePositions:
         self._given_up[partition] = _GivenUp((*self._kept(partition, log, fresh), *fresh), last)
 
     def _give_up_again(self, partition: str, log: LaneLog) -> None:
-        """Give up the parts that the original of a repeated batch left out."""
+        """Give up the parts that were left out of a batch when it was first written."""
         parts = self._left_out.pop(partition)
         damage = [UnreadableError(partition, start, LEFT_OUT) for start, _ in parts]
         again = self._gone(partition, log, damage)
@@ -190,7 +190,7 @@ class LanePositions:
         ]
 
     def _kept(self, partition: str, log: LaneLog, fresh: Sequence[Gone]) -> list[Gone]:
-        """Earlier given-up rests of other items that still exist."""
+        """Return earlier given-up parts of other items that still exist."""
         before, numbers = self._given_up.get(partition), {items.number_of(o.start) for o in fresh}
         return [
             gone
@@ -214,7 +214,7 @@ class LanePositions:
         return _over(self._watcher.store.read(path), path, failure)
 
     def _as_of_now(self, gone: Gone) -> Gone:
-        """Reread the failure: an operator may have changed ``wanted`` since."""
+        """Return ``gone`` with its failure reread: an operator may have changed ``wanted``."""
         (put,) = gone.also
         assert isinstance(put, Put) and isinstance(put.value, QueueFailure)
         before = self._watcher.store.read(put.path)
@@ -254,7 +254,7 @@ class LanePositions:
 def _over(
     before: Versioned[QueueFailure] | None, path: ZPath[QueueFailure], failure: QueueFailure
 ) -> Put:
-    """Replaces the item's failure, keeping its first position and the operator's ``wanted``."""
+    """Return a write of the failure that keeps its first position and the operator's ``wanted``."""
     if before is None:
         return Put(path, failure, ABSENT)
     position = min(failure.position, before.value.position)
@@ -266,7 +266,7 @@ def _over(
 def _damage(
     reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
 ) -> list[UnreadableError]:
-    """The errors of the leading unreadable items. Raises UnavailableError."""
+    """Return the errors of the leading unreadable items. Raises UnavailableError."""
     damage: list[UnreadableError] = []
     start = piece.start
     while start < piece.end and len(damage) < most:

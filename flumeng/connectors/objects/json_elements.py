@@ -49,7 +49,7 @@ _STEPS[[_ARRAY_END, _OBJECT_END]] = -1
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError at the first damaged element."""
+    """Yield rows [start, end). Raises CorruptError at the first damaged element."""
     _, blocks = text_from(content, source.encoding, 0)
     text = without_mark(blocks)
     bodies = elements_at(text, source.records.split(".")) if source.records else elements(text)
@@ -57,7 +57,7 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
 
 
 def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
-    """The elements of the array or object at the path ``names`` in each object."""
+    """Yield the elements of the array or object at the path ``names`` in each object."""
     text = JsonText(blocks)
     while text.peek():
         yield from _below(text, names)
@@ -82,7 +82,7 @@ def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | st
 
 
 def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
-    """The bodies of elements; ``NOT_FINITE`` precedes one with NaN or an infinity."""
+    """Yield bodies of elements; ``NOT_FINITE`` precedes one with NaN or an infinity."""
     rest, inside = b"", 0
     for block in blocks:
         for first in range(0, len(block), SCAN_BYTES):
@@ -99,7 +99,7 @@ def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
 
 
 def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryArray | str]:
-    """``beyond``: the indices of bodies with NaN or an infinity."""
+    """Yield ``bodies``, with ``NOT_FINITE`` before each of those at the indices ``beyond``."""
     first = 0
     for number in (*beyond, len(bodies)):
         if first < number:
@@ -112,8 +112,8 @@ def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryA
 
 class _Scan:
     """The element separators in ``data``: ``kinds``, bytes of ``[,{]}``, at ``positions``; -1 for
-    an array that began before. ``fits`` is false for surplus closing brackets, the rest is then
-    ignored. ``checked``: ``data`` with ``[]`` for each NaN or infinity, which begin at
+    an array that began before. ``fits`` is false for surplus closing brackets, from which on
+    ``data`` is ignored. ``checked``: ``data`` with ``[]`` for each NaN or infinity, which begin at
     ``beyond``."""
 
     def __init__(self, data: bytes, inside: int) -> None:
@@ -155,7 +155,7 @@ class _Scan:
         self.checked = bytes(checked)
 
     def rest(self) -> tuple[bytes, int]:
-        """The incomplete rest, and ``inside`` for it."""
+        """Return the incomplete element at the end, and ``inside`` for it."""
         if not len(self.positions):
             return self.data.lstrip(_BLANK), 0
         last, kind = int(self.positions[-1]), int(self.kinds[-1])
@@ -164,8 +164,8 @@ class _Scan:
         return self.data[last + 1 :].lstrip(_BLANK), kind if kind in (_ARRAY, _COMMA) else 0
 
     def bodies(self) -> tuple[pa.BinaryArray, list[int], bool]:
-        """The elements before the first invalid one, the indices with NaN or infinity, and whether
-        one is invalid."""
+        """Return the elements before the first invalid one, the indices with NaN or infinity, and
+        whether one is invalid."""
         kept = self.shown.copy()
         separators = self.positions[np.isin(self.kinds, (_ARRAY, _COMMA, _ARRAY_END))]
         kept[separators[separators >= 0]] = False
@@ -200,7 +200,7 @@ class _Scan:
         return bodies, beyond, good < len(fits) or not begins or not self.fits
 
     def _is_json(self, is_empty: Mask, is_text: Mask) -> bool:
-        """Validates all elements at once, joined to one array."""
+        """Return whether all elements are valid JSON; validates them joined to one array."""
         if not len(is_text):
             return True
         stop = int(self.positions[-1]) + (self.kinds[-1] != _OBJECT)
@@ -244,7 +244,7 @@ class JsonText:
         self._at = 0
 
     def peek(self) -> bytes:
-        """The next byte; empty at the end."""
+        """Return the next byte; empty at the end."""
         while True:
             blanks = _BLANKS.match(self._block, self._at)
             assert blanks is not None, "the pattern matches anywhere"
@@ -259,7 +259,7 @@ class JsonText:
             pass
 
     def members(self) -> Iterator[str]:
-        """The names in an object; the caller consumes each value before the next name."""
+        """Yield the names in an object; the caller consumes each value before the next name."""
         self._take(b"{")
         if self.peek() == b"}":
             self._take(b"}")
@@ -331,7 +331,7 @@ class JsonText:
 
 
 def _scanned(piece: bytes, depth: int, in_string: bool) -> tuple[int, int, bool]:
-    """The end of the value in ``piece``, or 0; depth and open string after it."""
+    """Return the end of the value in ``piece``, or 0; depth and open string after it."""
     plain = piece
     if b"\\" in piece:
         plain = piece.replace(b"\\\\", b"..").replace(b'\\"', b"..")

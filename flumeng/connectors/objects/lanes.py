@@ -17,7 +17,7 @@ from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 
 EVENT_BYTES = 200
-"""Estimated bytes per event of a line, and of an item read whole, mostly compressed."""
+"""Estimated bytes of a line; below, of an event of an item read whole, mostly compressed."""
 WHOLE_EVENT_BYTES = 20
 ITEM_EVENTS = 50
 
@@ -25,13 +25,13 @@ Cuttable = Callable[[str], bool]
 
 
 def weight(size: int, *, cuttable: bool) -> int:
-    """Estimated events of an item, including its opening. Constant, as repeats need equal cuts."""
+    """Return an item's estimated events, plus its opening. Constant: repeats need equal cuts."""
     return ITEM_EVENTS + -(-size // (EVENT_BYTES if cuttable else WHOLE_EVENT_BYTES))
 
 
 class LaneContents:
-    """See ``Contents``. ``lane``: consecutive items from the first unacked one. ``until``: item
-    number -> the position where reading it ends; weights ignore it."""
+    """``Contents`` of a lane. ``lane``: consecutive items from the first unacked one. ``until``: by
+    item number, the position where reading ends; weights ignore it."""
 
     def __init__(
         self, lane: Sequence[Item], cuttable: Cuttable, until: Mapping[int, int] | None = None
@@ -97,7 +97,7 @@ Weigh = Callable[[str, int], int]
 
 
 def alike(location: str, size: int) -> int:
-    """The weight of items that are no objects."""
+    """Return 1: items that are not objects have equal weights."""
     del location, size
     return 1
 
@@ -108,7 +108,7 @@ def weigh(source: ObjectsSource) -> Weigh:
 
 
 def spread(objects: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -> list[str]:
-    """The lane of each object: the first one with the least ``waiting`` weight."""
+    """Return the lane of each object: the first one with the least ``waiting`` weight."""
     heap = [(least, number, lane) for number, (lane, least) in enumerate(waiting.items())]
     heapify(heap)
     lanes = []
@@ -120,7 +120,7 @@ def spread(objects: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) 
 
 
 class LaneState:
-    """In-memory lane of its writer; ``kept`` counts items, ``weight`` is that of unacked ones. An
+    """A lane in its writer's memory; ``kept`` counts items, ``weight`` is that of unacked ones. An
     append never iterates over waiting items."""
 
     def __init__(self, next: int = 0, weigh: Weigh = alike) -> None:
@@ -137,7 +137,7 @@ class LaneState:
         self._wait(part)
 
     def acknowledge(self, number: int) -> None:
-        """All items below ``number`` are acked. A reset of the lane lowers it."""
+        """Note that all items below ``number`` are acked. A reset of the lane lowers ``number``."""
         if number < self.acked:
             self._waiting.clear()
             self.acked = self.weight = 0
@@ -151,7 +151,7 @@ class LaneState:
         self.kept -= len(part)
 
     def bytes_from(self, offset: int) -> int:
-        """Thread-safe."""
+        """Return the bytes of the items from ``offset`` on. Thread-safe."""
         return items.bytes_from((item for part in list(self.segments) for item in part), offset)
 
     def done(self) -> list[tuple[Item, ...]]:

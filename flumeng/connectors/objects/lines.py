@@ -1,5 +1,5 @@
-"""Lines of text: those of a range, and cutting many at once. A range owns the lines whose first
-byte lies in it: it reads one byte before itself, and its last line to the end."""
+"""Lines of text: those of a range, and splitting many at once. A range has the lines whose first
+byte lies in it: it is read from one byte before it to the end of its last line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _without_mark(lines: Iterator[Segment]) -> Iterator[Segment]:
 
 
 def segments(blocks: Iterator[bytes], position: int, start: int, end: int) -> Iterator[Segment]:
-    """The lines that begin in [start, end). ``blocks`` begin at ``position`` <= ``start``."""
+    """Yield the lines that begin in [start, end). ``blocks`` begin at ``position`` <= ``start``."""
     held: _Held | None = None
     for first, block in _from_line(blocks, position, start):
         begin = 0
@@ -101,7 +101,7 @@ class _Held:
 
 
 def cut(parts: Sequence[Segment], *, keep_empty: bool) -> Cut:
-    """All lines of the segments, without ``\\n`` or ``\\r\\n``."""
+    """Return all lines of the segments, without ``\\n`` or ``\\r\\n``."""
     whole = [s.data if s.data.endswith(b"\n") else s.data + b"\n" for s in parts]
     data = whole[0] if len(whole) == 1 else b"".join(whole)
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)

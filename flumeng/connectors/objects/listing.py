@@ -44,11 +44,11 @@ class Lister:
         self._glob = Glob(path)
         self._silent_seconds = silent_seconds
         self._free_threads = threading.Semaphore(ASK_AT_ONCE)
-        """A thread that hangs in a dead mount never returns."""
+        """Limits threads: one that hangs in a dead mount never returns."""
 
     def listing(self, after: str = "", *, strict: bool = False) -> Listing:
-        """The objects after the name ``after``. An unreadable directory raises UserError: at once
-        if ``strict``, else after all others are listed."""
+        """Return the objects after the name ``after``. An unreadable directory raises UserError: at
+        once if ``strict``, else after all other directories are listed."""
         start = Request(self._glob.scope, after.removeprefix(self._head))
         return Listing(self, start, strict)
 
@@ -138,7 +138,7 @@ class Listing:
 
 
 class _Reading:
-    """Daemon threads of one listing, as many as are ``free``; they end with it."""
+    """Daemon threads of one listing, as many as are ``free``; they end with the listing."""
 
     def __init__(self, free: threading.Semaphore) -> None:
         self._free = free

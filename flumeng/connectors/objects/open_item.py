@@ -37,7 +37,7 @@ class ChangedError(CorruptError):
 
 
 class OpenItem:
-    """See ``Content``. Reading raises CorruptError for a missing, rewritten or damaged item,
+    """``Content`` of an item. Reading raises CorruptError for a missing, rewritten or damaged item,
     UserError without permission, UnavailableError when the store does not answer."""
 
     seekable = True
@@ -52,7 +52,7 @@ class OpenItem:
 
     @classmethod
     def of(cls, item: Item, location: str, resolve: Resolve) -> OpenItem:
-        """``location``: the item's, with references to its credentials."""
+        """Open the item. ``location``: the item's, with references to its credentials."""
         store, path = open_store(location, resolve)
         with _explained(store):
             if store is LOCAL:
@@ -92,7 +92,7 @@ class OpenItem:
             self._file.close()
 
     def check(self) -> None:
-        """Raises ChangedError when bytes read may be another object's. Call it after reading."""
+        """Raise ChangedError when bytes read may be another object's. Call it after reading."""
         if self._whole is not None:
             return
         if self._store is LOCAL:
@@ -135,7 +135,7 @@ class OpenItem:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """See ``Content``; errors that do not come from the store mean damage."""
+        """Convert errors; those that do not come from the store mean damage."""
         try:
             yield
         except OSError as error:
@@ -148,12 +148,12 @@ class OpenItem:
 
 
 def name_of(item: Item) -> str:
-    """The location without store parameters, for people and the attribute ``path``."""
+    """Return the location without store parameters, for people and the attribute ``path``."""
     return split_query(item.location)[0]
 
 
 def check_there(item: Item, store: FileStore, path: str) -> None:
-    """Raises as ``OpenItem`` when the item changed since it was listed."""
+    """Raise as ``OpenItem`` when the item changed since it was listed."""
     with _explained(store):
         if store is LOCAL:
             _check_local(item, Path(path).stat())

@@ -29,7 +29,7 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Asks for names in a directory after the path ``after``, from the store's ``token`` on."""
+    """Request for names in a directory after the path ``after``, from the store's ``token`` on."""
 
     scope: Scope
     after: str = ""
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def first(self) -> str:
-        """The first name to ask for: that of ``after``, or of the directory that contains it."""
+        """The first name to request: that of ``after``, or of the directory that contains it."""
         if not self.after.startswith(self.within):
             return ""
         return self.after[len(self.within) :].partition("/")[0]
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass
 class Page:
-    """``unnamed``: objects and whole directories without a valid location."""
+    """One page. ``unnamed``: objects and whole directories without a valid location."""
 
     entries: list[Listed | Request] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
@@ -87,5 +87,5 @@ class Tree(Protocol):
     """Whether empty directories exist, so that a missing one is an error."""
 
     def page(self, request: Request) -> Page:
-        """About a thousand objects at most, then a request for the rest. Raises FileNotFoundError,
-        NotADirectoryError, UserError, UnavailableError."""
+        """Return at most about a thousand objects, then a request for more. Raises
+        FileNotFoundError, NotADirectoryError, UserError, UnavailableError."""

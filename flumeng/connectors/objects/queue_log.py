@@ -55,7 +55,7 @@ class _Bucket:
 
 
 class QueueLog:
-    """Unusable after any error: the state in ZooKeeper is unknown then."""
+    """Writer of one queue. Unusable after any error: the state in ZooKeeper is unknown then."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class QueueLog:
         self._files = files
         self._buckets: dict[str, _Bucket] = {}
         self._unnamed: set[str] = set()
-        """Files that are unnamed after the next transaction."""
+        """Files whose names ZooKeeper lacks after the next transaction."""
         self.lanes: dict[str, LaneState] = {}
 
     @classmethod
@@ -88,7 +88,7 @@ class QueueLog:
         weigh: Weigh = alike,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
     ) -> QueueLog:
-        """Take the queue under this epoch, with at least ``lanes`` lanes; creates a missing one.
+        """Take the queue under this epoch, with at least ``lanes`` lanes; create a missing queue.
         ``rules`` of remembering objects never change. Raises ConflictError, CorruptError,
         UserError, UnavailableError."""
         head = queues.head(store, flow)
@@ -138,7 +138,7 @@ class QueueLog:
         return {lane: state.weight for lane, state in self.lanes.items()}
 
     def seen(self) -> dict[str, bytes]:
-        """The buckets of seen objects. Raises CorruptError when one is missing."""
+        """Return the buckets of seen objects. Raises CorruptError when one is missing."""
         names = self._store.children(paths.queue_seen(self._flow))
         read = self._store.read_each([paths.queue_seen_bucket(self._flow, name) for name in names])
         inline, filed = {}, {}
@@ -177,8 +177,8 @@ class QueueLog:
         *,
         retried: str = "",
     ) -> None:
-        """``new``: the next items of each lane; ``seen``: changed buckets; ``retried``: lane of the
-        failed item. Raises UserError when the buckets do not fit."""
+        """Append items. ``new``: the next ones of each lane; ``seen``: changed buckets;
+        ``retried``: lane of the failed item. Raises UserError when the buckets do not fit."""
         changed = {name: data for name, data in seen.items() if data or name in self._buckets}
         after_seen = self._stored(changed)
         segments = {lane: list(_segments(part)) for lane, part in new.items() if part}
@@ -221,7 +221,7 @@ class QueueLog:
             self.append({}, {name: seen[name] for name in names[first : first + FORGOTTEN_AT_ONCE]})
 
     def _stored(self, changed: Mapping[str, bytes]) -> dict[str, _Bucket]:
-        """All buckets after the write; files are durable on return."""
+        """Return all buckets after the write; files are durable on return."""
         large = {
             name: data
             for name, data in changed.items()
@@ -241,7 +241,7 @@ class QueueLog:
         return kept | {name: _Bucket(size) for name, size in small.items()} | written
 
     def failures(self) -> dict[str, Versioned[QueueFailure]]:
-        """Failed items by ``LANE.NUMBER``."""
+        """Return failed items by ``LANE.NUMBER``."""
         names = self._store.children(paths.queue_failures(self._flow))
         read = self._store.read_each([paths.queue_failure(self._flow, name) for name in names])
         failures = zip(names, map(readable, read), strict=True)
@@ -262,7 +262,7 @@ class QueueLog:
                     self.append({}, {}, [gone])
 
     def _is_kept(self, name: str) -> bool:
-        """Whether the item's segment is kept; its failure must be kept as long."""
+        """Return whether the item's segment is kept; its failure must be kept as long."""
         lane, _, number = name.partition(".")
         kept = self.lanes[lane].segments
         return bool(kept) and kept[0][0].number <= int(number)
@@ -316,7 +316,7 @@ class QueueLog:
 
 
 def _segments(part: Sequence[Item]) -> Iterable[QueueSegment]:
-    """As few segments as fit into a znode each. Raises CorruptError for an overlong item."""
+    """Yield as few segments as fit into a znode each. Raises CorruptError for an overlong item."""
     whole = items.segment_of(part)
     if len(codec.encode(whole)) <= SEGMENT_BYTES:
         yield whole

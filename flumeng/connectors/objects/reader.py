@@ -40,7 +40,7 @@ Result = OpenItem | FlumengError
 
 @dataclass(frozen=True)
 class ObjectsReader:
-    """See ``Reader``; an address encodes the range's items, see ``items.encode``."""
+    """``Reader`` of objects; an address encodes the range's items, see ``items.encode``."""
 
     source: ObjectsSource
     resolved: Secrets = ()
@@ -63,7 +63,7 @@ class ObjectsReader:
         return frozenset({MODULES[self.source.format]})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Raises UnreadableError itself, as items have fewer events than positions."""
+        """Yield events. Raises UnreadableError itself: items have fewer events than positions."""
         touched = [
             item
             for item in items.decode(address)
@@ -121,7 +121,7 @@ class ObjectsReader:
 
 
 def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Result]]:
-    """Each item in turn, open, or its error; several open ahead. The caller closes them."""
+    """Yield each item, open, or its error; several are opened ahead. The caller closes them."""
     if len(items) <= 1:
         yield from ((item, _result(item, open_)) for item in items)
         return
@@ -146,7 +146,7 @@ def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Re
 
 
 def _groups(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Groups of small items, which open faster than a hand-over between threads."""
+    """Yield groups of small items, which open faster than a hand-over between threads."""
     group: list[Item] = []
     size = 0
     for item in items:

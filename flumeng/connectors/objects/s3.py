@@ -145,13 +145,13 @@ def _down(scope: Scope, directories: str) -> Scope | None:
 
 
 def _has_location(key: str) -> bool:
-    """A question mark would begin the location's query."""
+    """Return whether the key fits into a location, whose query begins at a question mark."""
     return "?" not in key and not {"", ".", ".."}.intersection(key.split("/"))
 
 
 @lru_cache(maxsize=32)
 def client(values: tuple[tuple[str, str], ...]) -> Any:
-    """``values``: the location's query parameters, sorted, secrets resolved."""
+    """Return a client. ``values``: the location's query parameters, sorted, secrets resolved."""
     given = dict(values)
     endpoint = given.get("endpoint_override")
     if endpoint is not None and "://" not in endpoint:
@@ -186,7 +186,7 @@ def _assume(session: Any, role: str) -> None:
 
 
 def explained(error: Exception, name: str, needs: str) -> FlumengError:
-    """The error as UserError or UnavailableError. ``needs``: the required permissions."""
+    """Return the error as UserError or UnavailableError. ``needs``: the required permissions."""
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -27,7 +27,7 @@ class SeenFiles:
         self._made = False
 
     def write(self, buckets: Mapping[str, bytes]) -> dict[str, str]:
-        """Returns bucket -> the name of its durable file."""
+        """Write buckets. Returns the name of each bucket's durable file."""
         names = {bucket: f"{bucket}.{uuid.uuid4().hex}" for bucket in buckets}
         if not buckets:
             return names
@@ -41,7 +41,7 @@ class SeenFiles:
         return names
 
     def read(self, names: Collection[str]) -> dict[str, bytes]:
-        """Name -> content; lacks missing files."""
+        """Return the contents by name; omits missing files."""
         with ThreadPoolExecutor(AT_ONCE, "seen") as pool:
             contents = dict(zip(names, pool.map(self._read, names), strict=True))
         return {name: data for name, data in contents.items() if data is not None}

@@ -1,5 +1,5 @@
 """A set of 64-bit hashes in buckets by age, so that a change touches few buckets. The last hashes
-are in the bucket ``tail``, which is poured into the newest bucket when full. If only the first
+are in the bucket ``tail``, which is moved into the newest bucket when full. If only the first
 changed buckets are stored, some hashes are there twice, or not forgotten yet."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IN_TAIL = 0
 
 
 class SeenHashes:
-    """Built from the buckets of ``changed``, with the same or other ``sizes``."""
+    """The set, built from the buckets of ``changed``, with the same or other ``sizes``."""
 
     def __init__(self, buckets: Mapping[str, bytes], sizes: Sizes = SMALL) -> None:
         self._sizes = sizes
@@ -56,14 +56,14 @@ class SeenHashes:
         self._met: Flags = np.zeros(len(self._hashes), np.bool_)
         self._changed: set[int] = set()
         self._counts: dict[int, int] = {}
-        """Bucket number -> count of hashes, at least one."""
+        """Counts of hashes by bucket number, at least one each."""
         self._count()
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def meet(self, hashes: Hashes) -> Flags:
-        """Returns a flag for each hash: known? Marks known ones as met."""
+        """Return for each hash whether it is known. Mark known hashes as met."""
         if not len(self._hashes):
             return np.zeros(len(hashes), np.bool_)
         indices = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
@@ -72,7 +72,7 @@ class SeenHashes:
         return is_known
 
     def add(self, hashes: Hashes) -> None:
-        """Known hashes are marked as met."""
+        """Add hashes. Known hashes are marked as met."""
         hashes = np.unique(hashes)
         hashes = hashes[~self.meet(hashes)]
         if not len(hashes):
@@ -97,8 +97,8 @@ class SeenHashes:
         self._met = np.zeros(len(self._hashes), np.bool_)
 
     def changed(self) -> dict[str, bytes]:
-        """The buckets changed since the last call; delete an empty one. A bucket that receives
-        hashes comes before the one that loses them."""
+        """Return the buckets changed since the last call; delete an empty one. A bucket that
+        receives hashes comes before the one that loses them."""
         numbers, self._changed = self._changed, set()
         names = {TAIL if n == _IN_TAIL else f"{n - 1:06}": n for n in numbers}
         return {
@@ -120,7 +120,7 @@ class SeenHashes:
             number += 1
 
     def _join_small(self) -> None:
-        """Join neighbours that together fill at most half a bucket."""
+        """Join adjacent buckets that together fill at most half a bucket."""
         before = None
         for number in sorted(self._counts.keys() - {_IN_TAIL}):
             together = self._counts[number] + self._counts.get(before or number, 0)

@@ -27,27 +27,27 @@ LEAST_WINDOW_US = 1_000_000
 
 
 class Seen(ABC):
-    """``path`` is one of the source's paths."""
+    """Memory of seen objects. ``path`` is one of the source's paths."""
 
     def after(self, path: str) -> str:
-        """The name after which a listing of the path may begin."""
+        """Return the name after which a listing of the path may begin."""
         del path
         return ""
 
     @abstractmethod
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:
-        """The objects not added before, in their order."""
+        """Return the objects not added before, in their order."""
 
     @abstractmethod
     def add(self, path: str, listed: Iterable[Listed]) -> None:
         """Record objects as items. With ``order: name`` no object before them is new later."""
 
     def passed(self, paths: Collection[str], now_us: int) -> None:  # noqa: B027
-        """All paths were listed to their ends since the last call; unlisted objects are gone."""
+        """Forget unlisted objects: since the last call all paths were listed to their ends."""
 
     @abstractmethod
     def changed(self) -> dict[str, bytes]:
-        """The buckets changed since the last call; delete an empty one."""
+        """Return the buckets changed since the last call; delete an empty one."""
 
 
 def seen(
@@ -58,8 +58,8 @@ def seen(
     buckets: Mapping[str, bytes],
     sizes: Sizes = SMALL,
 ) -> Seen:
-    """``rewritten``: a rewritten object is a new one. ``window_seconds``: with ``order: modified``,
-    a new object may be older than the newest by this."""
+    """Return the memory. ``rewritten``: a rewritten object is a new one. ``window_seconds``: with
+    ``order: modified``, a new object may be older than the newest by this."""
     marks = {name: data for name, data in buckets.items() if name.startswith(MARK) and data}
     if order == "name":
         return SeenNames(marks)
@@ -70,7 +70,7 @@ def seen(
 
 
 class SeenNames(Seen):
-    """The last name of each path. Never finds new objects before it, or rewritten ones."""
+    """Memory of the last name of each path. Finds no new objects before it, nor rewritten ones."""
 
     def __init__(self, marks: Mapping[str, bytes]) -> None:
         self._marks = _Marks(marks)
@@ -121,7 +121,7 @@ class SeenObjects(Seen):
 class SeenTimes(Seen):
     """A watermark (time) for each path, and the objects that are not older. The mark moves after a
     complete listing; until then all objects are remembered. It stays one window behind the newest
-    appended object, the oldest other one, and the clock."""
+    appended object, the oldest object not appended, and the clock."""
 
     def __init__(
         self,
@@ -135,9 +135,9 @@ class SeenTimes(Seen):
         self._objects = SeenObjects(hashes, rewritten=rewritten)
         self._window_us = max(LEAST_WINDOW_US, int(window_seconds * 1_000_000))
         self._newest: dict[str, int] = {}
-        """Path -> modification time of its newest item."""
+        """Modification time of the newest item, by path."""
         self._refused: dict[str, dict[str, int]] = {}
-        """Path -> new objects that did not become items -> their modification times."""
+        """By path: names and modification times of new objects that did not become items."""
 
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:
         mark = int(self._marks.get(path, 0))
@@ -210,14 +210,15 @@ class Settling:
     def __init__(self, settle_seconds: float) -> None:
         self._seconds = settle_seconds
         self._waiting: dict[str, _Waiting] = {}
-        """Unsettled objects by name; settled ones leave with the next ``passed``."""
+        """Unsettled objects by name; the next ``passed`` removes settled ones."""
         self._listings = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def is_settled(self, listed: Listed, now_us: int, monotonic: float) -> bool:
-        """Called once for each new object of a listing. ``monotonic``: seconds."""
+        """Return whether the object is settled. Called once for each new object of a listing.
+        ``monotonic``: seconds."""
         old = now_us - listed.modified_us >= self._seconds * 1_000_000
         waiting = self._waiting.get(listed.name)
         if not self._seconds or (old and waiting is None):
@@ -231,7 +232,7 @@ class Settling:
     def settled(
         self, page: Iterable[Listed], now_us: int, monotonic: float, *, in_order: bool = False
     ) -> list[Listed]:
-        """The settled objects; with ``in_order`` only those before the first unsettled one."""
+        """Return the settled objects; with ``in_order`` only those before an unsettled one."""
         settled = []
         held = False
         for listed in page:
@@ -242,7 +243,7 @@ class Settling:
         return settled
 
     def passed(self) -> None:
-        """A listing has ended: objects without a call since are forgotten."""
+        """End a listing: forget objects that it did not contain."""
         self._waiting = {
             name: waiting
             for name, waiting in self._waiting.items()

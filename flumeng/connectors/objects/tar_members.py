@@ -28,7 +28,7 @@ _WITHOUT_EVENTS = (
 
 
 def is_header(block: bytes, *, old: bool) -> bool:
-    """Whether ``block`` is a tar header; ``old`` ones lack the magic and have only a checksum."""
+    """Return whether ``block`` is a tar header; ``old`` ones have a checksum, but no magic."""
     if len(block) < HEADER_BYTES or (block[_MAGIC] != b"ustar" and not old):
         return False
     checksum = block[_CHECKSUM].strip(b" \0")
@@ -39,7 +39,7 @@ def is_header(block: bytes, *, old: bool) -> bool:
 
 
 def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
-    """The regular files. Read each before asking for the next one; rereading is possible."""
+    """Yield the regular files. Read each before requesting the next one; it can be reread."""
     source = _Source(allowance.of(blocks()))
     with _tar_errors(source):
         tar = tarfile.TarFile(
@@ -72,7 +72,7 @@ def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
 
 
 def _again(blocks: Blocks, allowance: Allowance, number: int) -> Iterator[bytes]:
-    """The blocks of file ``number``, by rereading the whole archive."""
+    """Yield the blocks of file ``number``, by rereading the whole archive."""
     for member in islice(members(blocks, allowance), number, number + 1):
         yield from member.blocks()
 
@@ -94,7 +94,7 @@ class _Source(BlockFile):
         return super().read(size)
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Stops at the end of the blocks."""
+        """Skip data up to ``position``, at most to the end of the blocks."""
         missing = position - self.tell()
         if whence or missing < 0:
             raise CorruptError("its tar is damaged: members overlap")
@@ -114,7 +114,7 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def _tar_errors(source: BlockFile) -> Iterator[None]:
-    """An error of the blocks takes precedence over ``tarfile``'s own."""
+    """Convert errors; an error of the blocks takes precedence over ``tarfile``'s own."""
     try:
         yield
     except _DAMAGE as error:
@@ -141,7 +141,7 @@ def _data(source: _Source, info: tarfile.TarInfo) -> Iterator[bytes]:
 def _holes_filled(
     tar: tarfile.TarFile, source: _Source, info: tarfile.TarInfo, allowance: Allowance
 ) -> Iterator[bytes]:
-    """The bytes of a sparse file; holes are zeros, and count as unpacked."""
+    """Yield the bytes of a sparse file; holes are zeros, and count as unpacked."""
     end = 0
     for offset, size in cast(list[tuple[int, int]], info.sparse):
         if size and (size < 0 or offset < end):

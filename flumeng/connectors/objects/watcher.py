@@ -37,7 +37,7 @@ class LaneLog:
 
 @dataclass
 class _Queue:
-    """``segments``: those that were read."""
+    """A watched queue. ``segments``: those that were read."""
 
     wakes: dict[Hashable, tuple[frozenset[str], Callable[[], None]]] = field(default_factory=dict)
     segments: dict[tuple[str, int], tuple[Item, ...]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class _Queue:
 
 
 class QueueWatcher:
-    """Methods never wait for ZooKeeper."""
+    """Watcher of queues. Methods never wait for ZooKeeper."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -62,7 +62,7 @@ class QueueWatcher:
     def watch(
         self, owner: Hashable, flow: str, lanes: Collection[str], wake: Callable[[], None]
     ) -> None:
-        """``wake`` is called from another thread when these lanes change."""
+        """Watch these lanes; ``wake`` is called from another thread when they change."""
         with self._news:
             self._start()
             self._queues.setdefault(flow, _Queue()).wakes[owner] = frozenset(lanes), wake
@@ -78,7 +78,7 @@ class QueueWatcher:
                     del self._queues[flow]
 
     def of(self, flow: str, queue: str, lanes: Collection[str]) -> dict[str, LaneLog]:
-        """The lanes of the queue with this id; lacks unknown ones."""
+        """Return the lanes of the queue with this id; omits unknown lanes."""
         with self._news:
             watched = self._queues.get(flow)
             if watched is None or watched.id != queue:
@@ -170,7 +170,7 @@ class QueueWatcher:
 def _log(
     segments: Mapping[tuple[str, int], tuple[Item, ...]], name: str, lane: queues.Lane
 ) -> LaneLog:
-    """Consecutive items below the head's end; unread later segments are omitted."""
+    """Return consecutive items below the head's end; unread later segments are omitted."""
     consecutive: list[Item] = []
     for first in lane.segments:
         part = segments.get((name, first), ())

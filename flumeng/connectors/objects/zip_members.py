@@ -23,7 +23,7 @@ DIRECTORY_BYTES = 32 << 20
 _LOCAL = struct.Struct("<4s22xHH")
 _TIME_FIELD, _UNIX = 0x5455, 3
 _WITH_EVENTS = (0, stat.S_IFREG, stat.S_IFIFO)
-"""Kinds of files; the last one came through a pipe."""
+"""Kinds of members that are files; the last one was read from a pipe."""
 _DAMAGE = (
     zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, LookupError, OverflowError
 )  # fmt: skip
@@ -52,7 +52,7 @@ def _is_file(info: zipfile.ZipInfo) -> bool:
 
 
 def _written(info: zipfile.ZipInfo) -> float:
-    """Modification time in UTC; 0 when the zone is unknown."""
+    """Return the modification time in UTC; 0 when the zone is unknown."""
     at, extra = 0, info.extra
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, at)
@@ -64,7 +64,7 @@ def _written(info: zipfile.ZipInfo) -> float:
 
 
 def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The member's bytes. Raises CorruptError when size or checksum differ from the directory's."""
+    """Yield the member's bytes. Raises CorruptError for another size or checksum than listed."""
     if info.flag_bits & 1:
         raise UserError("encrypted members are not read")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -104,14 +104,14 @@ def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
 
 
 class _Window:
-    """Forward reads of an item through one block."""
+    """Reader of an item, forward, with one block in memory."""
 
     def __init__(self, opened: OpenItem) -> None:
         self._opened = opened
         self._start, self._block = 0, b""
 
     def read(self, start: int, size: int) -> bytes:
-        """Up to ``size`` bytes, none after the end; always complete when as short as a header."""
+        """Return up to ``size`` bytes, none after the end; a header is always complete."""
         within = start - self._start
         if not 0 <= within <= len(self._block) - min(size, _LOCAL.size):
             most = min(BLOCK_BYTES, self._opened.item.size - start)

@@ -1,6 +1,6 @@
-"""Stored answers: ranges, files, and the executors' reader. An offset is a due time's number and a
-row. An answer counts once ZooKeeper has its unique file name, in one transaction with the next
-state."""
+"""Stored answers: ranges, files, and the executors' reader. An offset combines a due time's number
+and a row. An answer is valid once ZooKeeper has its unique file name, stored in one transaction
+with the next state."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ COLUMNS = ("numbers", "due", "positions", "rows", "files")
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """Rows of the answer to due time ``number``, from row ``position`` on, in ``file``. ``due_us``:
-    microseconds since the epoch. The fields are ``COLUMNS`` of the record."""
+    """Stored rows of the answer to due time ``number``, from row ``position`` on, in ``file``.
+    ``due_us``: microseconds since the epoch. The fields are ``COLUMNS`` of the ZooKeeper record."""
 
     number: int
     due_us: int
@@ -60,7 +60,7 @@ class KeptAnswer:
 
 
 def kept(polls: Polls) -> list[KeptAnswer]:
-    """Sorted by offset. Raises CorruptError for columns of different lengths."""
+    """Return the answers, sorted. Raises CorruptError for columns of different lengths."""
     columns = [getattr(polls, name) for name in COLUMNS]
     if len({*map(len, columns)}) > 1:
         raise CorruptError("the columns of the record of polls differ in length")
@@ -84,7 +84,7 @@ def decode(address: str) -> list[KeptAnswer]:
 
 
 class AnswerContents:
-    """See ``Contents``. ``answers`` are sorted by offset."""
+    """``Contents`` of stored answers. ``answers`` are sorted by offset."""
 
     def __init__(self, answers: Sequence[KeptAnswer]) -> None:
         self._answers = answers
@@ -115,8 +115,7 @@ class AnswerContents:
 
 
 class AnswerFiles:
-    """Files of one queue below ``location``, whose secrets ``resolve`` looks up. Methods raise
-    UserError, UnavailableError."""
+    """A queue's answer files; ``resolve`` looks up secrets. Raises UserError, UnavailableError."""
 
     def __init__(
         self, location: str, flow: str, queue: str, resolve: Resolve = secrets.resolve
@@ -129,7 +128,7 @@ class AnswerFiles:
 
     @contextmanager
     def new(self, number: int) -> Iterator[AnswerFile]:
-        """A file for the answer to this due time; synced when the context ends."""
+        """Create a file for the answer to this due time; it is synced when the context ends."""
         name = f"{number:0{NUMBER_DIGITS}d}.{uuid.uuid4().hex}.parquet"
         path = f"{self._directory}/{name}"
         with self._explained():
@@ -150,8 +149,7 @@ class AnswerFiles:
             self._store.sync(self._directory)
 
     def read(self, name: str, start: int, end: int) -> Iterator[pa.BinaryArray]:
-        """Non-empty arrays of bodies [start, end). Raises CorruptError for missing or damaged
-        files."""
+        """Yield bodies [start, end), none empty. Raises CorruptError for missing, damaged files."""
         with self._explained(), self._damaged(name):
             opened = self._store.files.open_input_file(f"{self._directory}/{name}")
             with pq.ParquetFile(opened, page_checksum_verification=True) as file:
@@ -170,7 +168,7 @@ class AnswerFiles:
                     raise CorruptError(f"{self._name}/{name} has {first} rows, not {end}")
 
     def remove_below(self, number: int) -> None:
-        """Remove files of earlier due times, including those that never counted."""
+        """Remove files of earlier due times, including files that ZooKeeper never recorded."""
         with self._explained():
             selector = fs.FileSelector(self._directory, allow_not_found=True)
             for info in self._store.files.get_file_info(selector):
@@ -220,8 +218,8 @@ class AnswerFile:
 
 @dataclass(frozen=True)
 class PollsReader:
-    """See ``Reader``; ``encode`` makes its addresses. ``resolved``: the secrets in ``location``,
-    the directory of the answers."""
+    """``Reader`` of stored answers; ``encode`` makes its addresses. ``resolved``: the secrets in
+    ``location``, the directory of the answers."""
 
     flow: str
     source: str
@@ -232,7 +230,7 @@ class PollsReader:
 
     @classmethod
     def of(cls, flow: str, part: Component[Any]) -> PollsReader:
-        """Raises UserError."""
+        """Return the reader of the source ``part``. Raises UserError when a secret is missing."""
         where = part.options.answers
         given = where.credentials.given if where.credentials else {}
         references = filter(SECRET.fullmatch, given.values())
@@ -240,7 +238,7 @@ class PollsReader:
         return cls(flow, part.name, where.location, resolved)
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Raises UnreadableError itself: an answer has fewer rows than offsets."""
+        """Yield events. Raises UnreadableError itself: an answer has fewer rows than offsets."""
         lane = queues.lane_of(piece.partition)
         assert lane is not None, piece.partition
         offset = piece.start

@@ -1,5 +1,5 @@
-"""Schedule finder: appends due times to the flow's queue, together with the last one checked. So
-each becomes an item once, or is skipped by the schedule's ``catch_up``."""
+"""Schedule finder: appends due times to the flow's queue, in one transaction with the last one
+checked. So each due time becomes one item, or is skipped by the schedule's ``catch_up``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkschema import paths
 
 LANE = "0"
 CHECKED = "schedule"
-"""The bucket with the last due time."""
+"""Name under which the queue log stores the last due time that was checked."""
 AHEAD_ITEMS = 1000
 """Maximum number of waiting due times."""
 LATE_SECONDS = 60.0
@@ -29,11 +29,11 @@ EARLY = timedelta(seconds=60)
 """Tolerated clock skew between hosts."""
 REST_SECONDS = 30.0
 UNANSWERED_SECONDS = 0.5
-"""First pause while later due times wait for one without an answer."""
+"""First pause between searches while later due times wait for one without an answer."""
 
 
 class ScheduleFinder:
-    """See ``Finder``. ``now``: the current time in UTC."""
+    """``Finder`` of a schedule's queue. ``now``: the current time in UTC."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ScheduleFinder:
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Raises ConflictError when another owner writes the queue."""
+        """Append due times. Raises ConflictError when another owner writes the queue."""
         del before
         try:
             log = self._taken()
@@ -99,10 +99,10 @@ class ScheduleFinder:
         return moments
 
     def finished(self) -> None:
-        """A schedule has no end."""
+        """Do nothing: a schedule has no end."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _lane(self) -> LaneState:
         return self._log.lanes[LANE] if self._log else LaneState()
@@ -124,7 +124,7 @@ class ScheduleFinder:
             log.remove({LANE: done})
 
     def _append(self, log: QueueLog) -> bool:
-        """Append due times. Returns whether one has to wait for its predecessor."""
+        """Append due times. Returns whether one has to wait until an earlier one is answered."""
         now = self._now()
         if self._checked is None:
             # A cron expression starts at its next due time, a flow without one at once.
@@ -149,7 +149,7 @@ class ScheduleFinder:
         return False
 
     def _early(self) -> tuple[str, ...]:
-        """The warning after a clock was ahead: its due times are not repeated."""
+        """Return a warning when a clock was ahead: due times checked by it are not repeated."""
         if self._checked is None or self._checked - self._now() <= EARLY:
             return ()
         return (

@@ -32,26 +32,26 @@ class Auth:
 
     @property
     def tokens(self) -> frozenset[str]:
-        """The latest tokens, forbidden in states: a page may contain the previous one."""
+        """The latest tokens, forbidden in poll states: a page may contain the previous one."""
         return frozenset(self._tokens)
 
     def headers(self) -> Mapping[str, str]:
-        """Raises UnavailableError, UserError, CorruptError."""
+        """Return the current headers. Raises UnavailableError, UserError, CorruptError."""
         return self._headers
 
     def forget(self) -> bool:
-        """After HTTP 401. Returns whether the next headers may differ."""
+        """Forget the token after HTTP 401. Returns whether the next headers may differ."""
         return False
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class OAuthTokens(Auth):
-    """Tokens by the grant ``client_credentials``. Not thread-safe."""
+    """OAuth 2 tokens by the grant ``client_credentials``. Not thread-safe."""
 
     def __init__(self, options: OAuth2, tls: ClientTls | None, timeout_seconds: float) -> None:
-        """Raises UserError."""
+        """Resolve the client's secret. Raises UserError when it is missing."""
         super().__init__({})
         secret = secrets.resolve(options.client_secret)
         form = {"grant_type": "client_credentials", **options.parameters}
@@ -97,7 +97,7 @@ class OAuthTokens(Auth):
 
 
 def auth_of(options: HttpAuth | None, tls: ClientTls | None, timeout_seconds: float) -> Auth:
-    """Raises UserError."""
+    """Return the configured authentication. Raises UserError for a missing or invalid secret."""
     if options is None:
         return Auth({})
     if options.oauth2 is not None:

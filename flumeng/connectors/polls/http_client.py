@@ -1,6 +1,5 @@
-"""HTTP client for untrusted servers: limited time, bytes, and URLs. Requests raise
-UnavailableError, UserError or CorruptError. Only the source's own server receives the source's
-headers."""
+"""HTTP client for untrusted servers: limited time, bytes, URLs. Raises UnavailableError, UserError,
+CorruptError. Only the source's own server receives the source's headers."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ QUOTED_CHARACTERS = 200
 GENERAL = {"User-Agent": "flumeng", "Accept-Encoding": "gzip, deflate"}
 PORTS = {"http": 80, "https": 443}
 PASSING = (408, 425, 429)
-"""Retried, like 500 and above, and 403 with ``Retry-After``."""
+"""Status codes to retry, like 500 and above, and 403 with ``Retry-After``."""
 REDIRECTS = (301, 302, 303, 307, 308)
 _PREFIX = re.compile(r"^\w+\(host=[^)]*\): ")
 HINTS = {
@@ -64,7 +63,7 @@ class UnauthorizedError(UserError):
 
 @dataclass(frozen=True)
 class Request:
-    """``own``: headers for the source's server only."""
+    """A request. ``own``: headers for the source's server only."""
 
     method: str
     url: str
@@ -77,7 +76,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """``url``: after all redirects. Header names are in lower case."""
+    """A reply. ``url``: after all redirects. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -86,12 +85,12 @@ class Reply:
 
 
 class HttpClient:
-    """Requests ``home`` and URLs below ``elsewhere``, from a single thread."""
+    """Client for ``home`` and URLs below ``elsewhere``, used by a single thread."""
 
     def __init__(
         self, home: str, elsewhere: Sequence[str], tls: ClientTls | None, timeout_seconds: float
     ) -> None:
-        """Raises UserError."""
+        """Prepare the client. Raises UserError for an invalid URL or unusable certificate files."""
         self._home = parsed(home)
         self._elsewhere = tuple(map(parsed, elsewhere))
         self._timeout_seconds = timeout_seconds
@@ -100,12 +99,11 @@ class HttpClient:
         self._closed = threading.Event()
 
     def is_home(self, url: str) -> bool:
-        """Whether ``url`` is on the source's server. Raises UserError."""
+        """Return whether ``url`` is on the source's server. Raises UserError for an invalid URL."""
         return _origin(parsed(url)) == _origin(self._home)
 
     def ask(self, request: Request) -> Reply:
-        """The reply after redirects, with status 2xx or 304. Raises UserError, CorruptError,
-        UnavailableError."""
+        """Return the final reply, 2xx or 304. Raises UserError, CorruptError, UnavailableError."""
         self.wait(0)
         if left := self.rest_seconds:
             raise UnavailableError(
@@ -130,7 +128,7 @@ class HttpClient:
         self._connections.abort()
 
     def require_allowed(self, url: str, where: str) -> None:
-        """Raises UserError when a URL from a server may not be requested."""
+        """Raise UserError when a URL given by a server may not be requested."""
         target = parsed(url)
         if target.auth is not None:
             raise UserError(f"{where} leads to a URL with a user in it, which is not allowed")
@@ -143,7 +141,7 @@ class HttpClient:
             )
 
     def wait(self, seconds: float) -> None:
-        """Raises UnavailableError as soon as the client is closed."""
+        """Sleep. Raises UnavailableError as soon as the client is closed."""
         if self._closed.wait(seconds):
             raise UnavailableError("the poll is closed")
 
@@ -167,7 +165,6 @@ class HttpClient:
         return replace(request, url=url)
 
     def _checked(self, first: Request, reply: Reply) -> Reply:
-        """Raises the error for the status."""
         status = reply.status
         if 200 <= status < 300 or status == 304 or status in REDIRECTS:
             return reply
@@ -220,7 +217,7 @@ class HttpClient:
 
     @contextmanager
     def _limited(self, request: Request) -> Iterator[None]:
-        """Aborts connections after ``timeout_seconds``: socket time-outs restart with each byte."""
+        """Abort connections after ``timeout_seconds``: socket time-outs restart with each byte."""
         late = threading.Event()
 
         def expire() -> None:
@@ -243,8 +240,7 @@ class HttpClient:
 
 
 class _Connections:
-    """Connection pools that another thread can abort, even in a TLS handshake, by a shutdown of
-    duplicated sockets."""
+    """Pools that a thread can abort, even in TLS handshakes, by shutting duplicated sockets."""
 
     def __init__(self, tls: ClientTls | None) -> None:
         self._tls = tls
@@ -255,7 +251,7 @@ class _Connections:
         self.aborted = False
 
     def manager(self, url: Url, *, home: bool) -> urllib3.PoolManager:
-        """Only ``home`` gets the client certificate. Raises UserError."""
+        """Return a connection pool. Only ``home`` gets the client certificate. Raises UserError."""
         if len(self._sockets) > MOST_SOCKETS:
             self.drop()
         if url.scheme == "https" and home not in self._contexts:
@@ -312,7 +308,7 @@ class _Connections:
 
 
 def parsed(url: str) -> Url:
-    """The URL normalized by urllib3. Raises UserError."""
+    """Return the URL normalized by urllib3. Raises UserError when it is invalid or unsupported."""
     try:
         normalized = parse_url(url)
     except (LocationParseError, ValueError) as error:
@@ -323,7 +319,7 @@ def parsed(url: str) -> Url:
 
 
 def joined(base: str, url: str) -> str:
-    """``url`` relative to ``base``, without a fragment. Raises UserError."""
+    """Return ``url`` resolved against ``base``, without a fragment. Raises UserError."""
     try:
         whole = urljoin(base, url.strip())
     except ValueError as error:
@@ -332,7 +328,7 @@ def joined(base: str, url: str) -> str:
 
 
 def after_seconds(text: str) -> float:
-    """Seconds of a ``Retry-After`` (number or date), bounded; 0 when it is neither."""
+    """Return the seconds of a ``Retry-After`` (number or date), bounded; 0 when it is neither."""
     try:
         return min(urllib3.Retry().parse_retry_after(text), MOST_PAUSE_SECONDS)
     except (InvalidHeader, ValueError, TypeError, OverflowError):
@@ -340,8 +336,7 @@ def after_seconds(text: str) -> float:
 
 
 def decoded(raw: urllib3.BaseHTTPResponse | io.BytesIO, encoding: str, limit: int) -> bytes:
-    """The decompressed body, up to about ``limit``. Raises CorruptError for damage or other
-    encodings."""
+    """Return the decompressed body, up to about ``limit``. Raises CorruptError if undecodable."""
     name = encoding.strip().lower()
     if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise CorruptError(f"unsupported Content-Encoding {excerpt(name, 40)}")
@@ -357,7 +352,7 @@ def decoded(raw: urllib3.BaseHTTPResponse | io.BytesIO, encoding: str, limit: in
 
 
 def _inflated(packed: bytes, most: int) -> bytes:
-    """``deflate`` with or without a zlib header. Raises EOFError, zlib.error."""
+    """Decompress ``deflate`` with or without a zlib header. Raises EOFError, zlib.error."""
     is_zlib = packed[0] & 0x0F == 8 and packed[0] >> 4 <= 7
     stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
     content = stream.decompress(packed, most)
@@ -367,7 +362,7 @@ def _inflated(packed: bytes, most: int) -> bytes:
 
 
 def _body(response: urllib3.BaseHTTPResponse, request: Request) -> bytes:
-    """Raises CorruptError and UserError, except for the body of an error."""
+    """Return the decoded body. Raises CorruptError, UserError, except for an error's body."""
     failed = not 200 <= response.status < 300
     limit = MOST_ERROR_BYTES if failed else MOST_BODY_BYTES
     try:
@@ -419,7 +414,8 @@ def _proxy(url: Url) -> str | None:
 
 
 def _manager(context: ssl.SSLContext | None, proxy: str | None) -> urllib3.PoolManager:
-    """Raises UserError without the proxy's URL, which may contain a password."""
+    """Return a connection pool. Raises UserError for an invalid proxy, without the proxy's URL,
+    which may contain a password."""
     if proxy is None:
         return urllib3.PoolManager(maxsize=1, ssl_context=context)
     try:
@@ -431,7 +427,7 @@ def _manager(context: ssl.SSLContext | None, proxy: str | None) -> urllib3.PoolM
 
 
 def _distrusts(error: BaseException | None) -> bool:
-    """Whether the cause is an untrusted certificate."""
+    """Return whether the cause is an untrusted certificate."""
     while error is not None:
         inner = [error, *(arg for arg in error.args if isinstance(arg, BaseException))]
         if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in inner):

@@ -1,6 +1,6 @@
 """HTTP poll: requests page by page, starting from the last stored state. Answers hold whole pages;
-unstored ones are requested again. A due time first continues the pages of a failed one; if the
-server rejects that place, its own pages start from the first."""
+unstored pages are requested again. A due time first continues the pages of a failed one; if the
+server refuses that, the due time starts with its own first page."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ ANSWER_BYTES = 8 * 2**20
 ANSWER_SECONDS = 30.0
 ANSWER_PAGES = 1_000
 PAUSES_SECONDS = (0.5, 1.5)
-"""Pauses before retries of later pages, per answer: waiting holds a thread of other polls."""
+"""Pauses before retries of later pages, per answer: waiting holds a thread that polls share."""
 MOST_PAGES = 100_000
 MOST_AT_BYTES = 8 * 1024
 MOST_VALIDATOR = 1_024
 SECRET_CHARACTERS = 6
-"""Shorter secrets occur in unrelated texts by chance."""
+"""States are not searched for shorter secrets, which occur in unrelated texts by chance."""
 VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
 
 
 @dataclass(frozen=True)
 class Chain:
     """The unread pages of the due time ``due``. ``at``: the next page's number, offset, cursor or
-    URL, depending on ``by``. ``pages`` and ``records`` count earlier ones; ``digest`` is of the
-    last page. ``anew``: it replaces a chain that the server refused to continue."""
+    URL, depending on ``by``. ``pages`` and ``records`` count the pages read; ``digest`` is of the
+    last one. ``anew``: this chain replaces one that the server refused to continue."""
 
     due: str
     by: str
@@ -70,9 +70,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class State:
-    """``path`` and ``type`` of the tracked value, or "". ``until``: the latest `{due}` with all
-    pages; ``reach``: the tracked value then. ``validators``: conditional headers for the request
-    with the digest ``asked``."""
+    """State of a poll. ``path`` and ``type``: of the tracked value, or "". ``until``: the latest
+    `{due}` whose pages were all read; ``reach``: the tracked value then. ``validators``:
+    conditional headers for the request with the digest ``asked``."""
 
     v: Literal[1]
     path: str = ""
@@ -91,7 +91,7 @@ class State:
 
     @classmethod
     def of(cls, text: str, track: TrackField | None = None) -> State:
-        """Raises CorruptError, and UserError when another value was tracked."""
+        """Parse a state. Raises CorruptError, UserError when another value was tracked."""
         try:
             state = msgspec.json.decode(text, type=cls) if text else cls(1)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -109,7 +109,7 @@ class State:
         return replace(state, path=track.path, type=track.type)
 
     def to_text(self) -> str:
-        """Raises UserError when it is too large for ZooKeeper."""
+        """Return the state as JSON. Raises UserError when it is too large for ZooKeeper."""
         text: bytes = msgspec.json.encode(self)
         if len(text) > MOST_STATE_BYTES:
             raise UserError("its reference to the next page is too large for ZooKeeper")
@@ -117,10 +117,8 @@ class State:
 
 
 class HttpPoll:
-    """See ``Poll``."""
-
     def __init__(self, options: HttpPollSource) -> None:
-        """Raises UserError."""
+        """Prepare all requests. Raises UserError when a secret is missing or invalid."""
         self._options = options
         paging = options.paging
         self._by = paging.by if paging else ""
@@ -172,8 +170,8 @@ class HttpPoll:
     def _retried_page(
         self, state: State, due: datetime, pauses: Iterator[float]
     ) -> tuple[pa.BinaryArray, State]:
-        """Retries a later page after each of ``pauses``, unless the server requests a longer
-        one."""
+        """Return ``_page(state, due)``; retry a later page after each of ``pauses``, unless the
+        server requests a longer pause."""
         while True:
             try:
                 return self._page(state, due)
@@ -184,7 +182,7 @@ class HttpPoll:
             self._client.wait(pause)
 
     def _page(self, state: State, due: datetime) -> tuple[pa.BinaryArray, State]:
-        """The next records and the new state; no request when no chain is left."""
+        """Return the next records and the new state; requests nothing when no pages are left."""
         state = self._begun(state, due)
         chain = state.chain
         if chain is None:
@@ -201,7 +199,6 @@ class HttpPoll:
         return bodies, state
 
     def _requested(self, state: State, chain: Chain) -> tuple[pa.BinaryArray, State]:
-        """The page at ``chain``, and the new state."""
         moment = self._moment(time_of(chain.due))
         request = self._request(state, chain, moment)
         asked = _digest(_without(request.url, self._secret_parameters).encode())
@@ -226,7 +223,7 @@ class HttpPoll:
     def _read(
         self, state: State, chain: Chain, reply: Reply
     ) -> tuple[pa.BinaryArray, http_records.Tracked, Chain | None]:
-        """A page's new records, their tracked value, and the next chain. Raises UserError."""
+        """Return new records, their tracked value, and the next chain. Raises UserError."""
         text = http_records.text_of(reply.body, reply.headers.get("content-type", ""))
         if self._options.format == "json" and text.strip():
             text = http_records.json_of(text)
@@ -237,8 +234,7 @@ class HttpPoll:
         return *self._tracker.pass_on(bodies, state.reach, chain.reached), following
 
     def _begun(self, state: State, due: datetime) -> State:
-        """``state`` with a chain to continue, or a new one; without any when a window covers
-        ``due``."""
+        """Return ``state`` with the chain to continue or a new one; none if ``due`` was covered."""
         if self._tracker is not None and not state.reach.last and self._options.start_from:
             state = replace(state, reach=http_records.Tracked(self._options.start_from))
         chain = state.chain
@@ -255,11 +251,10 @@ class HttpPoll:
         return Chain(iso(due), self._by, at, reached=state.reach)
 
     def _moment(self, due: datetime) -> datetime:
-        """The value of `{due}` for a due time."""
         return due.astimezone(UTC) - timedelta(seconds=self._options.settle_seconds)
 
     def _reply(self, request: Request) -> Reply:
-        """Retries with a new token after HTTP 401."""
+        """Send the request; retry it with a new token after HTTP 401."""
         try:
             return self._client.ask(self._with_auth(request))
         except UnauthorizedError:
@@ -292,7 +287,7 @@ class HttpPoll:
         return Request(self._options.method, url, self._headers, body)
 
     def _windows_end(self, state: State) -> datetime | None:
-        """The end of the last window without ``track``."""
+        """Return the end of the last time window, for polls without ``track``."""
         text = state.until or self._options.start_from
         return time_of(text).astimezone(UTC) if text else None
 
@@ -311,7 +306,7 @@ class HttpPoll:
         return replace(chain, at=at, pages=chain.pages + 1, records=records, digest=digest)
 
     def _at(self, chain: Chain, reply: Reply, text: bytes, count: int) -> str:
-        """The position of the next page; empty after the last one."""
+        """Return the position of the next page; empty after the last one."""
         paging = self._options.paging
         if paging is None:
             return ""
@@ -330,7 +325,7 @@ class HttpPoll:
         return _without(url, self._secret_parameters, self._auth.tokens)
 
     def _named(self, text: bytes) -> str | None:
-        """The URL or cursor in the answer."""
+        """Return the URL or cursor at `paging.path` in the answer."""
         value = value_at(text, self._next_path)
         if value is None or value in (b"false", b"0"):
             return None
@@ -340,7 +335,7 @@ class HttpPoll:
         return reference
 
     def _text(self, state: State) -> str:
-        """Raises UserError when the state contains a secret."""
+        """Return the state as text. Raises UserError when it contains a secret."""
         text = state.to_text()
         forms = (str, json.dumps, quote, quote_plus)
         secret = (*self._hidden, *self._auth.tokens)
@@ -354,7 +349,7 @@ class HttpPoll:
 
 
 def _headers(options: HttpPollSource) -> dict[str, str]:
-    """Configured headers with secrets, and defaults. Raises UserError."""
+    """Return configured headers with secrets, and defaults. Raises UserError."""
     own = secrets.filled(options.headers)
     for name, text in own.items():
         if not text.isascii() or not text.isprintable():
@@ -376,7 +371,7 @@ def _references(options: HttpPollSource) -> Iterator[str]:
 
 
 def _writer(headers: Mapping[str, str]) -> Callable[[str], str]:
-    """A function that escapes text for the content type in ``headers``."""
+    """Return a function that escapes text for the content type in ``headers``."""
     kind = next((text for name, text in headers.items() if name.lower() == "content-type"), "")
     if "json" in kind.lower():
         return lambda text: json.dumps(text)[1:-1]
@@ -397,7 +392,7 @@ def _validators(reply: Reply) -> dict[str, str]:
 
 
 def _without(url: str, names: frozenset[str], values: frozenset[str] = frozenset()) -> str:
-    """``url`` without parameters of these names or values; the others stay verbatim."""
+    """Return ``url`` without parameters of these names or values; others stay verbatim."""
     base, mark, query = url.partition("?")
     kept = []
     for pair in query.split("&"):

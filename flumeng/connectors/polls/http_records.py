@@ -27,12 +27,12 @@ from flumeng.platform.scrubbing import excerpt
 MOST_RECORDS = 4_000_000
 HASH_BYTES = 8
 MOST_SEEN = 2_000
-"""Above this, records with the same tracked value may repeat."""
+"""Maximum number of hashes; above it, records with the same tracked value may repeat."""
 MOST_VALUE_BYTES = 1024
 NO_RECORDS = pa.array([], pa.binary())
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 _NO_TEXTS = frozenset({"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"})
-"""Python encodings that are no charsets."""
+"""Python encodings that are not charsets."""
 _HALF = rb"u[dD][89a-fA-F][0-9a-fA-F]{2}"
 _PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = re.compile(rb"\\(?:(?P<pair>" + _PAIR + rb")|(?P<half>" + _HALF + rb")|.)", re.DOTALL)
@@ -42,8 +42,8 @@ _FRACTION = re.compile(r"[.,]([0-9]{1,100})")
 
 
 def text_of(body: bytes, content_type: str) -> bytes:
-    """``body`` as UTF-8 without a mark; other charsets' invalid bytes are U+FFFD. Raises
-    UserError."""
+    """Return ``body`` as UTF-8 without a byte order mark; invalid bytes of other charsets become
+    U+FFFD. Raises UserError for an unknown charset."""
     try:
         message = Message()
         message["Content-Type"] = content_type.replace("\r", " ").replace("\n", " ")
@@ -59,7 +59,7 @@ def text_of(body: bytes, content_type: str) -> bytes:
 
 
 def json_of(text: bytes) -> bytes:
-    """JSON text with lone surrogate halves replaced by U+FFFD. Raises UserError."""
+    """Return JSON text with lone surrogates replaced by U+FFFD. Raises UserError."""
     try:
         try:
             _check_json(text)
@@ -73,7 +73,7 @@ def json_of(text: bytes) -> bytes:
 
 
 def records_of(text: bytes, form: Format, path: Sequence[json_paths.Step]) -> pa.BinaryArray:
-    """One body per record. ``text`` is JSON if ``form`` is. Raises UserError."""
+    """Return one body per record. ``text`` is JSON when ``form`` is ``json``. Raises UserError."""
     if not text.strip(json_paths.BLANK):
         return NO_RECORDS
     if form == "json":
@@ -86,7 +86,7 @@ def records_of(text: bytes, form: Format, path: Sequence[json_paths.Step]) -> pa
 
 
 def next_link(header: str) -> str | None:
-    """The target of ``rel="next"`` in a ``Link`` header (RFC 8288)."""
+    """Return the target of ``rel="next"`` in a ``Link`` header (RFC 8288)."""
     for link in _LINK.finditer(header[: 64 * 1024]):
         rel = _REL.search(link[2])
         if rel is not None and "next" in (rel[1] or rel[2] or "").lower().split():
@@ -95,7 +95,7 @@ def next_link(header: str) -> str | None:
 
 
 def _elements(values: list[bytes]) -> pa.BinaryArray:
-    """The elements of arrays, and objects; null is skipped."""
+    """Return the elements of arrays, and objects; null is skipped."""
     kept = [value for value in values if value.strip(json_paths.BLANK) != b"null"]
     if any(value.lstrip(json_paths.BLANK)[:1] not in (b"[", b"{") for value in kept):
         raise UserError("the path `records` leads neither to an array nor to an object")
@@ -109,7 +109,7 @@ def _elements(values: list[bytes]) -> pa.BinaryArray:
 
 
 def _checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
-    """Raises UserError for a body that is too large for an event."""
+    """Return ``bodies``. Raises UserError when one is too large for an event."""
     if (pc.max(pc.binary_length(bodies)).as_py() or 0) > MOST_LINE_BYTES:
         raise UserError(f"an event of the answer is larger than {MOST_LINE_BYTES // 2**20} MiB")
     return bodies
@@ -117,8 +117,8 @@ def _checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
 
 @dataclass(frozen=True)
 class Tracked:
-    """``last``: the greatest tracked value so far, verbatim, or "". ``seen``: joined hashes of the
-    records with that value."""
+    """Progress of a tracked value. ``last``: the greatest value so far, verbatim, or "". ``seen``:
+    joined hashes of the records with that value."""
 
     last: str = ""
     seen: bytes = b""
@@ -130,8 +130,8 @@ class Tracked:
 
 
 class Tracker:
-    """Drops records below the greatest value so far, and known ones at it. Pages of a due time
-    compare with the value before the first page: records may come in any order."""
+    """Drops records below the greatest tracked value so far, and known records with that value. All
+    pages of a due time compare with the value before the first: records come in any order."""
 
     def __init__(self, track: TrackField) -> None:
         self._key = _KEYS[track.type]
@@ -142,8 +142,8 @@ class Tracker:
     def pass_on(
         self, bodies: pa.BinaryArray, began: Tracked, reached: Tracked
     ) -> tuple[pa.BinaryArray, Tracked]:
-        """The records that are new since ``began``, and ``reached`` advanced by all records. Raises
-        UserError when no record has the value, or for a value of another type."""
+        """Return the records that are new since ``began``, and ``reached`` advanced by all records.
+        Raises UserError when no record has the value, or for a value of another type."""
         first = self._parsed(began.last) if began.last else None
         best = self._parsed(reached.last) if reached.last else None
         before, seen, kept, without = began.hashes, reached.hashes, [], 0
@@ -181,7 +181,6 @@ class Tracker:
         return text
 
     def _parsed(self, text: str) -> Any:
-        """The sort key of a value."""
         try:
             return self._key(text)
         except (ValueError, ArithmeticError) as error:
@@ -191,7 +190,7 @@ class Tracker:
 
 
 def _time(text: str) -> tuple[int, Decimal]:
-    """Seconds and their fraction, with any number of digits."""
+    """Return the seconds since 1970 and their fraction, with any number of digits."""
     fraction = _FRACTION.search(text)
     moment = datetime.fromisoformat(_FRACTION.sub("", text, count=1))
     if moment.tzinfo is None:

@@ -30,7 +30,7 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
 
 
 class PollsInput:
-    """See ``Input``. ``store`` has the queues; ``spark`` reads databases."""
+    """``Input`` of polls. ``store`` has the queues; ``spark`` reads databases."""
 
     def __init__(self, store: Store, spark: SparkSession) -> None:
         self.store = store
@@ -44,11 +44,11 @@ class PollsInput:
         return PollPositions(self, wake)
 
     def reader(self, spec: FlowSpec) -> PollsReader | None:
-        """Raises UserError when a secret of the location is missing."""
+        """Return the flow's reader, if any. Raises UserError for a missing location secret."""
         return PollsReader.of(spec.flow, spec.pollers[0]) if spec.pollers else None
 
     def poll(self, part: Component[Any]) -> Poll:
-        """Raises UserError."""
+        """Create the poll of a source. Raises UserError when its package or a secret is missing."""
         try:
             kind = registry.get("source", part.name).poll_class()
         except ImportError as missing:
@@ -60,7 +60,7 @@ class PollsInput:
 
 
 class PollPositions:
-    """See ``Positions``."""
+    """``Positions`` of a task's lanes of due times."""
 
     def __init__(self, shared: PollsInput, wake: Callable[[], None]) -> None:
         self._shared = shared
@@ -166,7 +166,7 @@ class PollPositions:
 
 
 def _reach(poller: LanePoller, lane: LaneLog) -> Reach | None:
-    """The readable answers; due times without an answer are held while there is trouble."""
+    """Return the readable answers; unanswered due times count as held while there is trouble."""
     if lane.trouble:
         return Reach("", 0, trouble=lane.trouble)
     poller.follow(lane)

@@ -1,5 +1,5 @@
 """Reads database rows through Spark; columns that Spark would round are read as texts. Spark's UI
-shows only the statement. Time limits: the database's, the driver's socket, the Spark job's."""
+shows only the statement. The database, the driver's socket and the Spark job have time limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flumeng.platform.scrubbing import excerpt
 POOL = "polls"
 BATCH_BYTES = 2**20
 LATE_SECONDS = 10
-"""A statement is ended here this long after the database's own limit."""
+"""A statement is ended by the driver or Spark this long after the database's time limit."""
 MOST_DIGITS = 38
 """Spark's largest decimal: a column of this precision may have more digits, which Spark rounds."""
 TIME = "logical_time_type"
@@ -38,7 +38,7 @@ CUT = "flumeng_cut"
 LATER = ("08", "40", "53", "57", "58", "55P03", "HYT")
 """SQL states to retry: connections, conflicts, resources, shutdown, disks, locks, time-outs."""
 NEVER = ("57P04",)
-"""The database was dropped."""
+"""SQL states not to retry: the database was dropped."""
 MOST_CHARACTERS = 500
 PACKAGES = {
     "postgresql": "org.postgresql:postgresql:42.7.4",
@@ -52,10 +52,10 @@ _numbers = itertools.count(1)
 
 
 class SparkJdbc:
-    """A ``JdbcQuery``. Queried by one thread."""
+    """A ``JdbcQuery`` through Spark, used by one thread."""
 
     def __init__(self, spark: SparkSession, options: SqlPollSource) -> None:
-        """Raises UserError for a missing secret."""
+        """Prepare the session. Raises UserError for a missing secret."""
         self._context = spark.sparkContext
         self._session = spark.newSession()
         self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", options.fetch_rows)
@@ -96,7 +96,7 @@ class SparkJdbc:
             late.cancel()
 
     def close(self) -> None:
-        """A running query for a statement's columns ends only by the driver's time-out."""
+        """Cancel the Spark job; a query for a statement's columns ends by the driver's time-out."""
         self._closed.set()
         self._cancel()
 
@@ -108,8 +108,8 @@ class SparkJdbc:
         self._context.cancelJobGroup(self._name)
 
     def _exact(self, statement: str) -> tuple[DataFrame, set[str]]:
-        """The rows, and the names of numeric columns read as texts. Times without a zone are read
-        as texts too: Spark would shift one that this host's zone skips."""
+        """Return the rows, and the names of numeric columns read as texts. Times without a zone are
+        read as texts too: Spark would shift one that this host's zone skips."""
         rows = self._load(statement)
         long = {field.name for field in rows.schema if _is_long(field)}
         clocks = {field.name for field in rows.schema if field.metadata.get(TIME)}
@@ -134,7 +134,7 @@ class SparkJdbc:
 
 @dataclass(frozen=True)
 class UntilTooMuch:
-    """Batches up to the one that exceeds ``most_bytes``, flagged in an extra column."""
+    """Yields batches up to the one that exceeds ``most_bytes``, flagged in an extra column."""
 
     most_bytes: int
 
@@ -171,7 +171,7 @@ def _is_long(field: StructField) -> bool:
 
 
 def _explained(error: Exception, database: Jdbc) -> FlumengError:
-    """UserError when a person has to act, else UnavailableError."""
+    """Return a UserError when a person has to act, else an UnavailableError."""
     causes = list(_causes(error))
     for cause in causes:
         if cause.getClass().getName() == "java.lang.ClassNotFoundException":
@@ -202,7 +202,7 @@ def _of_state(state: str, why: str, database: Jdbc) -> FlumengError:
 
 
 def _causes(error: Exception) -> Iterator[Any]:
-    """The Java exceptions, outermost first."""
+    """Yield the Java exceptions, outermost first."""
     thrown: Any = None
     if isinstance(error, Py4JJavaError):
         thrown = error.java_exception

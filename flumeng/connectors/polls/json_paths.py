@@ -39,7 +39,7 @@ class Step:
 
 
 def parse(text: str) -> tuple[Step, ...]:
-    """Raises ValueError."""
+    """Return the steps of a path. Raises ValueError when it is invalid."""
     steps: list[Step] = []
     position = 0
     while position < len(text):
@@ -56,18 +56,18 @@ def parse(text: str) -> tuple[Step, ...]:
 
 
 def check_path(text: str) -> None:
-    """Raises ValueError."""
+    """Check a path. Raises ValueError when it is invalid."""
     parse(text)
 
 
 def check_single(text: str) -> None:
-    """Raises ValueError, also for a path to several values."""
+    """Check a path to one value. Raises ValueError, also for a path to several values."""
     if any(step.key is None for step in parse(text)):
         raise ValueError("expected a path to one value, without [*]")
 
 
 def values_at(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
-    """All values at the path. Raises UserError for a missing required step; null ends a path."""
+    """Yield values at the path. Raises UserError for a missing required step; null ends a path."""
     if not path:
         yield text
         return
@@ -85,7 +85,7 @@ def values_at(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
 
 
 def value_at(text: bytes, path: Sequence[Step]) -> bytes | None:
-    """The first value at the path; None when missing or null."""
+    """Return the first value at the path; None when it is missing or null."""
     for step in path:
         inner = _below(text, step)
         if not inner:
@@ -96,7 +96,7 @@ def value_at(text: bytes, path: Sequence[Step]) -> bytes | None:
 
 
 def scalar(text: bytes) -> str | None:
-    """The content of a string, a number verbatim, else None."""
+    """Return a string's content, or a number verbatim; None for other values."""
     if text[:1] == b'"':
         try:
             return msgspec.json.decode(text, type=str)
@@ -106,7 +106,7 @@ def scalar(text: bytes) -> str | None:
 
 
 def _below(text: bytes, step: Step) -> list[bytes] | None:
-    """The values of a step, several only for ``[*]``; None when it is missing."""
+    """Return the values of a step, several only for ``[*]``; None when it is missing."""
     text = text.strip(BLANK)
     try:
         if isinstance(step.key, str):

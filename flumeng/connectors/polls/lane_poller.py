@@ -1,6 +1,6 @@
-"""Polls for the due times of one lane in order, ahead of the readers. An answer counts once its
-file is synced and one transaction, on the version read, gave ZooKeeper its name and the state: of
-two pollers one succeeds."""
+"""Polls for the due times of one lane in order, ahead of the readers. An answer is valid once its
+file is synced and its name and the next state are committed to ZooKeeper in one transaction. The
+transaction requires the version that was read, so that one of two pollers succeeds."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ WHY_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class LaneAnswers:
-    """Offsets below ``safe`` are answered. ``elsewhere``: the answers' path, if no longer the
-    configured one."""
+    """Stored answers of a lane. Offsets below ``safe`` are answered. ``elsewhere``: the answers'
+    path, if it is no longer the configured one."""
 
     answers: tuple[KeptAnswer, ...]
     safe: int
@@ -55,7 +55,7 @@ class _RefusedError(Exception):
 
 @dataclass(eq=False)
 class LanePoller:
-    """Polls for one claim of ``partition``, whose queue is that of ``files``. ``failing_pool`` runs
+    """Poller of ``partition`` for one claim, with its queue's ``files``. ``failing_pool`` runs
     failing polls. ``wake`` is called when ``answered`` changes. ``clock``: monotonic seconds."""
 
     store: Store
@@ -76,7 +76,7 @@ class LanePoller:
         self._polls: Polls | None = None
         self._busy = self._closed = False
         self._idle: LaneLog | None = None
-        """The last log without a due time to poll for."""
+        """The last log in which no due time was left to poll for."""
         self._refused: tuple[int, int] = (-1, 0)
         """Number of the last refused due time, and its refusals."""
         self._trouble = ""
@@ -86,7 +86,7 @@ class LanePoller:
         """None until ZooKeeper is read."""
 
     def follow(self, lane: LaneLog) -> None:
-        """Poll for the next due time of ``lane``, its newest log. Never waits."""
+        """Start to poll for the next due time of ``lane``, its newest log. Never waits."""
         with self._lock:
             rests = self.clock() < self._ask_at or lane is self._idle
             if self._busy or self._closed or rests:
@@ -96,7 +96,7 @@ class LanePoller:
         pool.submit(self._turn, lane)
 
     def close(self) -> None:
-        """Stop polling. The poll's owner closes the poll itself."""
+        """Stop polling. The caller closes ``poll``."""
         with self._lock:
             self._closed = True
 
@@ -142,7 +142,7 @@ class LanePoller:
             self.answered = replace(self.answered, trouble=trouble)
 
     def _ask_next(self, lane: LaneLog) -> tuple[float, bool]:
-        """Returns seconds until the next poll, and whether the lane has no due time left."""
+        """Poll once. Returns seconds until the next poll, and whether no due time is left."""
         polls = self._polls or self._read()
         ack = self.store.read(ack_path(self.flow, self.partition))
         acked = ack.value.offset if ack else 0
@@ -177,7 +177,8 @@ class LanePoller:
         return 0.0, False
 
     def _count_refusal(self, number: int, refused: _RefusedError) -> None:
-        """Raises ``refused`` for a retry; UserError when too many failures wait for an operator."""
+        """Count a refusal. Raises ``refused`` for a retry, UserError when too many failures wait
+        for an operator."""
         before, tries = self._refused
         tries = tries + 1 if before == number else 1
         self._refused = number, tries
@@ -192,7 +193,7 @@ class LanePoller:
             ) from refused
 
     def _read(self) -> Polls:
-        """Ignores the record of another queue of the flow."""
+        """Read this queue's state; ignores the record of another queue of the flow."""
         polls = Polls(queue=self.files.queue, path=self.files.path)
         record = self.store.read(paths.polls(self.flow))
         if record is not None and record.value.queue == polls.queue:
@@ -203,7 +204,7 @@ class LanePoller:
         return polls
 
     def _answer(self, due: Item, position: int, state: str) -> tuple[KeptAnswer, bool, str]:
-        """The stored part of the answer, whether more follows, and the next state."""
+        """Return the stored part of the answer, whether more follows, and the next state."""
         moment = datetime.fromtimestamp(due.modified_us / 1e6, UTC)
         until = self.clock() + self.part_seconds
         part = self._ask(state, moment)

@@ -82,8 +82,7 @@ class Schedule:
             yield "time_zone", "needs a cron expression"
 
     def due_after(self, moment: datetime, flow: str) -> Iterator[datetime]:
-        """The flow's due times after ``moment``, sorted, in UTC; infinite unless the cron
-        expression ends."""
+        """Due times after ``moment``, sorted, in UTC; infinite unless the cron expression ends."""
         late = self._late(flow)
         moments = self._moments(moment - late, back=False)
         return (due + late for due in moments if due + late > moment)

@@ -1,5 +1,5 @@
-"""Contract of all polls. The lane's collector builds a poll from the source's options, secrets
-resolved. One thread calls it, for one due time after the other."""
+"""Contract of all polls. The lane's collector creates a poll from the source's options, whose
+secrets are resolved. One thread calls it, for one due time after the other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_STATE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Answer:
-    """``bodies``: one per record. ``state``: the argument of the next poll. ``more``: the rest is
-    requested at once from ``state``, for the same due time."""
+    """An answer, or part of it. ``bodies``: one per record. ``state``: argument of the next poll.
+    ``more``: the next part is requested at once from ``state``, for the same due time."""
 
     bodies: pa.BinaryArray
     state: str
@@ -25,9 +25,9 @@ class Answer:
 
 class Poll(Protocol):
     def ask(self, state: str, due: datetime) -> Answer:
-        """An answer of a few MiB, within about a minute; ``state`` is "" at first. An unstored
-        answer is requested again. Raises UnavailableError to be retried without limit; UserError
-        and CorruptError fail the due time after a few tries."""
+        """Return an answer of a few MiB, within about a minute; ``state`` is "" at first. An answer
+        that could not be stored is requested again. Raises UnavailableError to be retried without
+        limit; UserError and CorruptError fail the due time after a few tries."""
 
     def close(self) -> None:
         """Abort a running request; thread-safe."""

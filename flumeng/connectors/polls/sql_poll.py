@@ -32,7 +32,7 @@ from flumeng.platform.errors import CorruptError, UserError
 
 PAGE_ROWS = 20_000
 PAGE_BYTES = 8 * 2**20
-"""Arrow bytes; JSON takes about twice as much."""
+"""Limit in Arrow bytes; JSON takes about twice as much."""
 LARGEST = 8
 """Factor on ``PAGE_BYTES`` for indivisible answers: rows with one time, and whole tables."""
 _WHOLE = re.compile("-?[0-9]+", re.ASCII)
@@ -40,7 +40,7 @@ _WHOLE = re.compile("-?[0-9]+", re.ASCII)
 
 @dataclass(frozen=True)
 class QueryResult:
-    """``cut``: more rows may exist."""
+    """Rows of a query. ``cut``: more rows may exist."""
 
     rows: pa.Table
     cut: bool
@@ -48,8 +48,8 @@ class QueryResult:
 
 class JdbcQuery(Protocol):
     def __call__(self, statement: str, most_bytes: int) -> QueryResult:
-        """A SELECT's rows, up to the batch that exceeds ``most_bytes``. Numbers too long for Arrow
-        are texts with the metadata ``json_text.NUMBER``. Raises UnavailableError and UserError."""
+        """Return a SELECT's rows, up to the batch that exceeds ``most_bytes``. Numbers too long for
+        Arrow are texts with metadata ``json_text.NUMBER``. Raises UnavailableError, UserError."""
 
     def close(self) -> None:
         """End the statement; thread-safe."""
@@ -57,7 +57,7 @@ class JdbcQuery(Protocol):
 
 @dataclass(frozen=True)
 class Page:
-    """Sorted rows with their values and keys. ``full``: others may follow."""
+    """Sorted rows with their tracked values and keys. ``full``: more rows may follow."""
 
     rows: pa.Table
     values: list[str]
@@ -66,8 +66,8 @@ class Page:
 
     @classmethod
     def of(cls, result: QueryResult, count: int, *, keyed: bool) -> Page | None:
-        """The page of at most ``count`` rows; its last columns are value, key if ``keyed``, and row
-        number. None when these are not the first rows."""
+        """Return the page of at most ``count`` rows; the result's last columns are value, key if
+        ``keyed``, and row number. None when these are not the first rows."""
         rows = result.rows.take(pc.sort_indices(result.rows.column(-1)))
         if rows.column(-1).to_pylist() != list(range(1, rows.num_rows + 1)):
             return None
@@ -83,19 +83,19 @@ class Page:
 
     @property
     def last_group(self) -> int:
-        """Start of the rows with the last value, which may be incomplete."""
+        """Index of the first row with the last value; more rows with that value may follow."""
         return self.values.index(self.values[-1]) if self.values else 0
 
     @property
     def duplicate(self) -> tuple[str | int, ...] | None:
-        """The value, and key, that two rows share."""
+        """The value, and the key, that two rows share; None when there are no such rows."""
         columns = [self.values, self.keys] if self.keys else [self.values]
         rows = zip(*columns, strict=True)
         return next((row for row, following in pairwise(rows) if row == following), None)
 
 
 class SqlPoll:
-    """See ``Poll``."""
+    """``Poll`` of a database."""
 
     def __init__(self, options: SqlPollSource, query: JdbcQuery) -> None:
         self._options = options
@@ -171,7 +171,7 @@ class SqlPoll:
     def _whole_groups(
         self, page: Page, track: TrackColumn, behind: Position | None, until: str
     ) -> Page:
-        """A full page without its last value's rows; a larger page when all have that value."""
+        """Return a full page without the last value's rows; a larger page if all have it."""
         if not page.last_group:
             page = self._page(track, behind, until, PAGE_ROWS, LARGEST)
         if not page.full:
@@ -186,7 +186,7 @@ class SqlPoll:
     def _page(
         self, track: TrackColumn, behind: Position | None, until: str, count: int, times: int = 1
     ) -> Page:
-        """The first rows. A database may send others first: then fewer are requested."""
+        """Return the first rows. A database may send other rows first: then fewer are requested."""
         count, most = count * times, PAGE_BYTES * times
         while True:
             result = self._query(self._statements.page(track, behind, until, count), most)
@@ -198,7 +198,8 @@ class SqlPoll:
             count = max(1, result.rows.num_rows // 2)
 
     def _unique(self, track: TrackColumn, page: Page) -> Page:
-        """A full page without its last row, for the next page. Raises UserError for equal rows."""
+        """Return a full page without its last row, which the next page begins with. Raises
+        UserError for equal rows."""
         if page.duplicate is not None:
             values = " and ".join(map(str, page.duplicate))
             names = " and ".join(filter(None, (track.column, track.key)))
@@ -217,7 +218,7 @@ def _behind(at: State) -> Position | None:
 
 
 def _is_number(column: pa.Field, track: TrackColumn) -> bool:
-    """Whether the column holds numbers, not times. Raises UserError."""
+    """Return whether the column holds numbers, not times. Raises UserError for other types."""
     kind = column.type
     decimal = pa.types.is_decimal(kind) and kind.scale == 0
     number = pa.types.is_integer(kind) or decimal or json_text.is_number(column)

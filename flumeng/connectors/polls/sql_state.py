@@ -23,13 +23,13 @@ _SET_BACK = 12
 """Clocks are set back at full quarters of an hour, by fewer quarters than this."""
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 Mark = tuple[int, int]
-"""Microseconds of the database's clock, and the greatest number."""
+"""Time by the database's clock in microseconds, and the greatest number seen then."""
 
 
 @dataclass(frozen=True)
 class State:
-    """All rows up to ``value`` are taken; with a ``key``, rows with the same value up to it in the
-    column ``keyed_by``. Values are texts in the database's format."""
+    """Poll state: all rows up to ``value`` are taken; with a ``key``, of the rows with ``value``
+    only those up to it in the column ``keyed_by``. Values are texts in the database's format."""
 
     column: str
     value: str | None = None
@@ -39,7 +39,7 @@ class State:
 
     @classmethod
     def of(cls, text: str, column: str, key: str | None = None) -> State:
-        """Raises CorruptError, and UserError when other columns were tracked."""
+        """Parse a state. Raises CorruptError, UserError when other columns were tracked."""
         if not text:
             return cls(column)
         try:
@@ -64,7 +64,7 @@ class State:
 
 
 def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tuple[Mark, ...]:
-    """``marks`` with ``top`` as of now, unless one is about as old."""
+    """Return ``marks`` with ``top`` as of now, unless one is about as old."""
     kept = [(min(when, now_us), number) for when, number in marks]
     if not kept or (top > kept[-1][1] and now_us - kept[-1][0] >= settle_us // MARKS):
         kept.append((now_us, top))
@@ -72,7 +72,7 @@ def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tupl
 
 
 def settled(marks: Sequence[Mark], now_us: int, settle_us: int) -> int | None:
-    """The number up to which no missing one can appear any more."""
+    """Return the number up to which no missing number can appear any more; None when unknown."""
     old = [number for when, number in marks if now_us - when >= settle_us]
     return max(old, default=None)
 
@@ -80,8 +80,7 @@ def settled(marks: Sequence[Mark], now_us: int, settle_us: int) -> int | None:
 def complete(
     numbers: Sequence[int], below: int | None, settled_to: int | None
 ) -> tuple[int, int | None]:
-    """How many of the ascending ``numbers`` can be taken, and the number up to which all then
-    are."""
+    """Return how many of the ascending ``numbers`` can be taken, and up to which all are then."""
     for count, number in enumerate(numbers):
         if settled_to is not None and number > settled_to:
             below = settled_to if below is None else max(below, settled_to)
@@ -93,14 +92,14 @@ def complete(
 
 
 def time_constant(moment: datetime, zone: ZoneInfo | None) -> str:
-    """``moment`` in a column's format: in ``zone``, or with its zone when that is None."""
+    """Return ``moment`` in a column's format: in ``zone``, or with its zone if that is None."""
     if zone is None:
         return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}+00:00"
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S.%f}"
 
 
 def time_bound(moment: datetime, zone: ZoneInfo | None) -> str:
-    """A lower bound of times written after ``moment``, also when the clock is set back."""
+    """Return a lower bound of times written after ``moment``, also when the clock is set back."""
     if zone is None:
         return time_constant(moment, zone)
     quarter = EPOCH + (moment - EPOCH) // _QUARTER * _QUARTER

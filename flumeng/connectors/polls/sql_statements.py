@@ -47,8 +47,8 @@ DIALECTS: Mapping[str, Dialect] = {
 
 @dataclass(frozen=True)
 class Position:
-    """All rows up to ``value`` are taken; with a ``key``, rows with the same ``value`` up to it.
-    ``included``: rows with ``value`` are not taken yet."""
+    """A position: all rows up to ``value`` are taken; with a ``key``, of those with ``value`` only
+    the rows up to it. ``included``: rows with ``value`` are not taken yet."""
 
     value: str | int
     key: str | int | None = None
@@ -56,7 +56,7 @@ class Position:
 
 
 class Statements:
-    """``q`` is the table in all statements."""
+    """The statements of one source, with the table as ``q``."""
 
     def __init__(self, options: SqlPollSource) -> None:
         self.dialect = DIALECTS[options.database.kind]
@@ -67,7 +67,7 @@ class Statements:
         return f"SELECT {self._columns} FROM {self._relation} q"
 
     def probe(self, track: TrackColumn, after: Position | None) -> str:
-        """One row: the clock, and the greatest value of the column."""
+        """Return a query for one row: the clock, and the greatest value of the column."""
         top = f"MAX(q.{track.column})"
         return (
             f"SELECT {self.dialect.clock} AS {NOW}, {top} AS {TOP}, "
@@ -76,8 +76,8 @@ class Statements:
         )
 
     def page(self, track: TrackColumn, after: Position | None, until: str, count: int) -> str:
-        """The first ``count`` rows after ``after``, numbered in the column's order. ``until``: an
-        operator and a constant that bound the column."""
+        """Return a query for the first ``count`` rows after ``after``, numbered in the column's
+        order. ``until``: an operator and a constant that bound the column."""
         column, key = f"q.{track.column}", f"q.{track.key}" if track.key else None
         order = f"{column}, {key}" if key else column
         columns = [

@@ -23,7 +23,7 @@ _BRACED = re.compile(r"\{[^{}]*\}")
 
 
 class Template:
-    """``variables``: the names used in the text."""
+    """A template. ``variables``: the names used in the text."""
 
     def __init__(
         self, text: str, resolve: Callable[[str], str] = lambda reference: reference
@@ -39,7 +39,7 @@ class Template:
     def fill(
         self, values: Mapping[str, str | datetime], written: Callable[[str], str] = str
     ) -> str:
-        """The text with ``values``, escaped by ``written``; missing ones are empty."""
+        """Return the text with ``values``, escaped by ``written``; missing values are empty."""
 
         def value(token: re.Match[str]) -> str:
             if token["secret"]:
@@ -50,7 +50,7 @@ class Template:
 
 
 def unknown(text: str) -> str | None:
-    """The first braces that are neither a variable nor a secret."""
+    """Return the first braces that are neither a variable nor a secret."""
     braces = _BRACED.search(_TOKEN.sub("", text))
     return braces[0] if braces else None
 

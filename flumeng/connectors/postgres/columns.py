@@ -17,7 +17,7 @@ REPLACEMENT = "\ufffd"
 ESCAPED_NUL, ESCAPED_REPLACEMENT = rb"\u0000", rb"\ufffd"
 _ESCAPE = re.compile(rb"\\(?:u0000|.)", re.DOTALL)
 JSONB_VERSION = b"\1"
-"""Prefix of its binary form."""
+"""Prefix of a value in the binary form of ``jsonb``."""
 TARGETS: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "int2": pa.int16(),
@@ -35,7 +35,7 @@ TARGETS: dict[str, pa.DataType] = {
 TEXTS = ("text", "varchar", "bpchar")
 JSONS = ("json", "jsonb")
 ABLE = (*TARGETS, *TEXTS, *JSONS, "bytea")
-"""Supported types, by their names in ``pg_type``."""
+"""Supported column types, by their names in ``pg_type``."""
 FIRST_TIME = -210_866_803_200_000_000
 """PostgreSQL's first day, in 4714 BC, in microseconds."""
 
@@ -59,7 +59,7 @@ class UnfitError(FlumengError):
 
 
 def type_for(kind: pa.DataType) -> str:
-    """The column type in a table that is created for the events."""
+    """Return the column type for a table that flumeng creates."""
     for is_kind, name in _CREATED:
         if is_kind(kind):
             return name
@@ -71,7 +71,7 @@ def type_for(kind: pa.DataType) -> str:
 
 
 def encode(name: str, column: pa.Array, target: str) -> pa.Array:
-    """``column`` in the type ``target``. Raises UnfitError for a value, UserError for a type."""
+    """Return the column as ``target``. Raises UnfitError for a value, UserError for a type."""
     try:
         return _encoded(name, column, target)
     except pa.ArrowInvalid as error:
@@ -95,7 +95,7 @@ def as_text(name: str, column: pa.Array) -> pa.Array:
 
 
 def as_json(name: str, column: pa.Array) -> pa.Array:
-    """Nested values as JSON; text is assumed to be JSON."""
+    """Return nested values as JSON; text is assumed to be JSON."""
     if not pa.types.is_nested(column.type):
         return _without_nul(as_text(name, column).cast(pa.binary()))
     return _without_nul(json_text.values(name, column))
@@ -122,7 +122,7 @@ def _encoded(name: str, column: pa.Array, target: str) -> pa.Array:
 
 
 def _without_nul(texts: pa.Array) -> pa.Array:
-    """Replaces escaped NULs. Escapes are read in turn, as a backslash may be escaped itself."""
+    """Replace escaped NULs. Escapes are read in order, as a backslash may itself be escaped."""
     has_nul = pc.fill_null(pc.match_substring(texts, ESCAPED_NUL), False)
     if not pc.any(has_nul).as_py():
         return texts

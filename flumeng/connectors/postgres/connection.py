@@ -1,5 +1,5 @@
-"""A connection to PostgreSQL, and the classification of its errors. Calls run in a thread, since
-ADBC has no time-outs: a hanging server is abandoned. The caller runs plain BEGIN and COMMIT."""
+"""A connection to PostgreSQL, and the classification of errors. Calls run in a thread, since ADBC
+has no time-outs: a hanging server is abandoned. The caller runs BEGIN and COMMIT as statements."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from flumeng.platform.scrubbing import excerpt
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
-"""The server ends a statement in time; this much later it is abandoned."""
+"""A call is abandoned this long after the server should have ended the statement."""
 IDLE_SECONDS = 60
-"""The server ends a transaction that waits longer for its client."""
+"""The server ends a transaction whose client sends nothing for this long."""
 MESSAGE_CHARACTERS = 500
 REFUSING = ("21", "22", "23", "44", "54", "P0")
-"""Error classes about rows, including limits (54) and triggers (P0), which would repeat."""
+"""SQLSTATE classes of errors caused by rows, including limits (54) and triggers (P0)."""
 PASSING = ("08", "25", "40", "53", "55", "57", "58")
-"""Classes of temporary errors."""
+"""SQLSTATE classes of temporary errors."""
 _PRIMARY = str(b"PG_DIAG_MESSAGE_PRIMARY")
 WRONG = ("password authentication failed", "does not exist", "pg_hba.conf", "SSL", "certificate")
-"""Permanent connection errors, which have no class."""
+"""Texts of permanent connection errors, which have no SQLSTATE."""
 
 
 class RefusedRowsError(FlumengError):
@@ -40,16 +40,16 @@ class RefusedRowsError(FlumengError):
 
 
 class Connection:
-    """Used by one thread at a time. ``broken``: no longer usable."""
+    """A connection for one thread at a time. ``broken``: no longer usable."""
 
     def __init__(self, server: Server) -> None:
-        """Raises UnavailableError, UserError."""
+        """Connect. Raises UnavailableError, UserError."""
         self._server = server
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
         self._calls = queue.SimpleQueue()
         self.broken = False
         self.prepared: dict[Target, tuple[str | None, dict[str, str]]] = {}
-        """Target -> temporary table of upserts, and the type of each column."""
+        """Temporary table of upserts, and the type of each column, by target."""
         threading.Thread(target=self._work, name=str(server), daemon=True).start()
         try:
             self._call(self._connect, CONNECT_SECONDS)
@@ -60,7 +60,7 @@ class Connection:
             raise
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """The returned rows. Raises RefusedRowsError, UnavailableError, UserError."""
+        """Return the rows. Raises RefusedRowsError, UnavailableError, UserError."""
 
         def run() -> list[tuple[Any, ...]]:
             self._cursor.execute(statement, values or None)
@@ -69,14 +69,14 @@ class Connection:
         return self._call(run)
 
     def copy(self, rows: pa.RecordBatch, table: TableName | None, name: str) -> None:
-        """Copies into a table, or the temporary one of that name. Raises like ``execute``."""
+        """Copy rows into ``table``, or the temporary table ``name``. Raises like ``execute``."""
         target: dict[str, Any] = {"temporary": True}
         if table is not None:
             name, target = table.name, {"db_schema_name": table.schema}
         self._call(lambda: self._cursor.adbc_ingest(name, rows, mode="append", **target))
 
     def close(self) -> None:
-        """Returns at once; closes after the last call."""
+        """Return at once; the connection is closed after the last call."""
         self.broken = True
         self._calls.put(None)
 
@@ -93,7 +93,7 @@ class Connection:
             raise self._translated(error) from error
 
     def _work(self) -> None:
-        """The connection's thread: runs all ADBC calls."""
+        """Run all ADBC calls, in the connection's own thread."""
         while (call := self._calls.get()) is not None:
             run, done = call
             try:
@@ -124,7 +124,7 @@ class Connection:
 
 
 def _sentence(error: Error) -> str:
-    """The server's message, without ADBC's additions."""
+    """Return the server's message without ADBC's additions."""
     details = {str(name): value for name, value in error.details or ()}
     primary = details.get(_PRIMARY)
     if primary:

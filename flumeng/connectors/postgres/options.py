@@ -104,13 +104,13 @@ class Sql(SinkOptions):
 
     @property
     def address(self) -> tuple[str, int, str]:
-        """Host, port and database."""
+        """Host, port and database of the server."""
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or DEFAULT_PORT, parts.path.removeprefix("/")
 
     @property
     def schema_and_name(self) -> tuple[str, str]:
-        """Of the table."""
+        """Schema and name of the table."""
         schema, _, name = self.table.rpartition(".")
         return schema or "public", name
 

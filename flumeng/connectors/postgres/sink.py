@@ -1,4 +1,4 @@
-"""SQL sink: COPY into PostgreSQL, one transaction per split, in the executors (``write_split``)."""
+"""SQL sink: executors copy into PostgreSQL, in one transaction per split (``write_split``)."""
 
 from __future__ import annotations
 

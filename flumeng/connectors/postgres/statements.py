@@ -15,7 +15,7 @@ SELECT set_config('statement_timeout', $1, false),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
         WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
 """
-"""Settings of a connection; a COMMIT is on disk, despite the database's default."""
+"""Settings of a connection. COMMIT waits for the disk, even if the database's default does not."""
 FIND_COLUMNS = """
 SELECT a.attname, CASE
     WHEN t.typtype = 'e' THEN 'text'
@@ -24,12 +24,12 @@ SELECT a.attname, CASE
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
-"""The writable columns of table $1 with their types; none without a table."""
+"""The writable columns of table $1 with their types; no rows without such a table."""
 
 
 MAY_INSERT = "SELECT has_table_privilege(to_regclass($1), 'INSERT')::text"
 TAKE_NAME = "SELECT set_config('application_name', $1, true)"
-"""Names the backend of this transaction."""
+"""Set the application name of the session for this transaction."""
 END_NAMESAKES = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = $1 AND pid <> pg_backend_pid() AND usename = current_user
@@ -37,7 +37,7 @@ WHERE application_name = $1 AND pid <> pg_backend_pid() AND usename = current_us
 
 
 def hold(table: TableName) -> str:
-    """Prevents changes of the columns until the transaction ends."""
+    """Return a statement that prevents changes of the columns until the transaction ends."""
     return f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE"
 
 
@@ -62,8 +62,8 @@ def create_batches(table: TableName) -> str:
 
 
 def claim(table: TableName) -> str:
-    """Locks the row of series $1 and split $2, and sets its number to $3. Returns no row, and
-    changes nothing, if the number is not higher."""
+    """Return a statement that sets the batch number of series $1 and split $2 to $3, and locks the
+    row. It returns no row, and changes nothing, unless the number is higher than the stored one."""
     return (
         f"INSERT INTO {table.batches} AS known (series, split, number, written_at) "
         "VALUES ($1, $2, $3, now()) ON CONFLICT (series, split) DO UPDATE "
@@ -84,7 +84,7 @@ def find_refused(table: TableName) -> str:
 
 
 def create_incoming(incoming: str, table: TableName, names: Sequence[str]) -> str:
-    """A temporary table with the columns of ``table``, without constraints."""
+    """Return a statement that creates a temporary table with columns of ``table``."""
     return (
         f"CREATE TEMPORARY TABLE {quoted(incoming)} ON COMMIT DELETE ROWS AS "
         f"SELECT {_listed(names)} FROM {table} WITH NO DATA"

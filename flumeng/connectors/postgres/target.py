@@ -1,4 +1,4 @@
-"""A PostgreSQL table for executors: plain data that shows no secret."""
+"""Describes a PostgreSQL table for executors, as plain data that shows no secret."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flumeng.platform.scrubbing import Secret
 
 CONNECT_SECONDS = 5
 KEY = ("journal", "seq")
-"""The id of an event, and the primary key for upserts."""
+"""Columns with the id of an event; the primary key for upserts."""
 IDENTITY_OF = dict(zip(KEY, (identity.JOURNAL, identity.SEQ), strict=True))
 MOST_NAME_BYTES = 63
-"""The server truncates longer names."""
+"""Longest name: the server truncates longer ones."""
 BATCHES = "flumeng_batches"
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
@@ -60,7 +60,7 @@ class Server:
 
 @dataclass(frozen=True)
 class TableName:
-    """``str`` is the quoted name."""
+    """The name of a table; ``str`` returns it quoted."""
 
     schema: str
     name: str
@@ -70,13 +70,13 @@ class TableName:
 
     @property
     def batches(self) -> TableName:
-        """The table ``flumeng_batches`` in the same schema."""
+        """The table of batch numbers, ``flumeng_batches`` in the same schema."""
         return TableName(self.schema, BATCHES)
 
 
 @dataclass(frozen=True)
 class Target:
-    """``schema``: the written columns. ``upserts``: by key, else appended."""
+    """A table to write to. ``schema``: the written columns. ``upserts``: by key, else append."""
 
     server: Server
     table: TableName
@@ -87,7 +87,7 @@ class Target:
 
     @classmethod
     def of(cls, server: Server, options: Sql, events: pa.Schema) -> Target:
-        """Raises UserError for ``events`` that no table can hold."""
+        """Describe the table for ``events``. Raises UserError if no table can hold them."""
         upserts = options.mode == "upsert"
         schema = identity.without(events)
         if upserts:
@@ -100,7 +100,7 @@ class Target:
         return cls(server, table, schema, upserts, options.create, adds)
 
     def source(self, name: str) -> str:
-        """The events' column that is written into ``name``."""
+        """Return the events' column that is written into the table's column ``name``."""
         return IDENTITY_OF.get(name, name) if self.upserts else name
 
 

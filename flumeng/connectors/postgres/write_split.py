@@ -1,10 +1,10 @@
 """Writes a split of a batch in one transaction, in an executor.
 
-By batch: ``flumeng_batches`` has each split's last batch number, from the transaction of its
-events. A writer with that number or a lower one writes nothing, even if the COMMIT was never
-answered; concurrent writers wait for the row lock. By event: journal and seq are the key. A refused
-row is located by bisection, in savepoints; ids and reasons are in ``flumeng_batches``, so that a
-repeat refuses them again.
+Exactly once by batch: each split's last batch number is stored in ``flumeng_batches``, in the
+transaction of its events. A writer with that number or a lower one writes nothing, even if the
+answer to COMMIT was lost; concurrent writers wait for the row lock. By event: journal and seq are
+the key. A refused row is found by bisection, in savepoints; its id and reason are stored in
+``flumeng_batches``, so that a repeat refuses it again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _idle: ConnectionPool[Server, Connection] = ConnectionPool()
 
 @dataclass(frozen=True)
 class WriteSplit:
-    """Yields a row with the number of events. ``sink``: the sink's place in its flow."""
+    """Stage that writes a split and yields its event count. ``sink``: its place in the flow."""
 
     target: Target
     batch: BatchId | None
@@ -78,7 +78,7 @@ class WriteSplit:
         return events
 
     def _begin(self, claim: Claim | None) -> tuple[Connection, Transaction]:
-        """Retried for a while: a restarting server does not answer at once."""
+        """Begin a transaction, with retries: a restarting server does not answer at once."""
         backoff = Backoff(FRESH_SECONDS, self.patience_seconds)
         while True:
             try:
@@ -97,7 +97,7 @@ class WriteSplit:
 
 
 def probe(server: Server, options: Sql) -> None:
-    """Raises UnavailableError, UserError."""
+    """Check the server, the table and the right to insert. Raises UnavailableError, UserError."""
     connection = Connection(server)
     try:
         table = TableName(*options.schema_and_name)
@@ -116,12 +116,12 @@ def probe(server: Server, options: Sql) -> None:
 
 
 Refused = dict[tuple[str, int], str]
-"""Reasons by journal and seq."""
+"""Reasons of refused events, by journal and seq."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A split of a batch, for the sink ``sink`` of its flow."""
+    """The id of a split: its batch, the place of the sink in the flow, and its number."""
 
     batch: BatchId
     sink: str
@@ -133,17 +133,16 @@ class Claim:
 
     @property
     def backend(self) -> str:
-        """The application name of the writing backend: at most 63 bytes."""
+        """Application name by which a split's writer is found; at most 63 bytes."""
         text = f"{self.series} {self.split}"
         return f"flumeng {hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 class Transaction:
-    """Begins when created; abandon it after an error. ``repeated``: written before. For one
-    thread."""
+    """A begun transaction for one thread; abandon on error. ``repeated``: written before."""
 
     def __init__(self, connection: Connection, target: Target, claim: Claim | None) -> None:
-        """``claim``: by batch only. Raises UnavailableError, UserError."""
+        """Begin. ``claim``: only for writes by batch. Raises UnavailableError, UserError."""
         self._connection = connection
         self._target = target
         self._claim = claim
@@ -158,7 +157,7 @@ class Transaction:
         self.repeated = claim is not None and not self._take(claim)
 
     def write(self, events: pa.RecordBatch, refuse: Refuse) -> None:
-        """Raises UnavailableError, UserError, and the errors of ``refuse``."""
+        """Write events. Raises UnavailableError, UserError, and the errors of ``refuse``."""
         try:
             self._put(self._encoded(events))
         except (RefusedRowsError, UnfitError) as error:
@@ -175,7 +174,7 @@ class Transaction:
             self._refused[_ids(events)[0]] = reason
 
     def refused_before(self) -> Refused:
-        """The rows refused when this batch number was written."""
+        """Return the rows that were refused when this batch was first written."""
         assert self._claim is not None
         claim, table = self._claim, self._target.table
         rows = self._connection.execute(
@@ -184,7 +183,7 @@ class Transaction:
         return {(journal, seq): why for row in rows for journal, seq, why in json.loads(row[0])}
 
     def commit(self) -> None:
-        """Raises UnavailableError: the outcome is unknown then."""
+        """Commit. After UnavailableError the outcome is unknown."""
         if self._claim is not None and self._refused:
             rows = json.dumps([[*event, why] for event, why in self._refused.items()])
             self._connection.execute(
@@ -199,7 +198,7 @@ class Transaction:
         self._connection.execute("ROLLBACK")
 
     def _take(self, claim: Claim) -> bool:
-        """Returns whether the batch number is new."""
+        """Lock the split's row; return whether its batch number is new."""
         run = self._connection.execute
         run(statements.TAKE_NAME, claim.backend)
         values = (claim.series, claim.split, claim.batch.number)
@@ -210,7 +209,7 @@ class Transaction:
             raise
 
     def _end_zombies(self, claim: Claim) -> None:
-        """An earlier writer of this split may hang in a COPY and hold the lock."""
+        """End an earlier writer of this split: it may hang in a COPY and hold the lock."""
         connection = Connection(self._target.server)
         try:
             connection.execute(statements.END_NAMESAKES, claim.backend)
@@ -218,7 +217,7 @@ class Transaction:
             connection.close()
 
     def _put(self, rows: pa.RecordBatch) -> None:
-        """All or, on RefusedRowsError, none."""
+        """Write all rows or, with RefusedRowsError, none."""
         run, target = self._connection.execute, self._target
         run("SAVEPOINT rows")
         try:
@@ -243,8 +242,8 @@ class Transaction:
         return pa.RecordBatch.from_arrays(encoded, names)
 
     def _prepare(self) -> tuple[str | None, dict[str, str]]:
-        """Once per connection: create missing tables and columns. Returns the temporary table of
-        upserts, and the type of each column."""
+        """Create missing tables and columns, once per connection. Return the temporary table of
+        upserts, if any, and the type of each column."""
         target, table = self._target, self._target.table
         types = self._find_columns(table)
         if not types and target.creates:
@@ -292,7 +291,7 @@ class Transaction:
 
 
 def again(events: pa.RecordBatch, before: Refused, refuse: Refuse) -> None:
-    """Refuse the events that were refused before."""
+    """Refuse the events that were refused when the batch was first written."""
     for number, event in enumerate(_ids(events)):
         if event in before:
             refuse(events.slice(number, 1), [before[event]])

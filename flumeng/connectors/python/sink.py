@@ -1,5 +1,5 @@
-"""Calls a user's function with each batch, by the contract of Spark's ``foreachBatch``, in the
-driver and the batch's thread. A batch repeated after a crash has the same events and number."""
+"""Calls a user's function with each batch, like Spark's ``foreachBatch``, in the driver and the
+batch's thread. A batch repeated after a crash has the same events and number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flumeng.platform.user_functions import FunctionError, UserFunction, importe
 
 
 class BatchNumber(int):
-    """The number of a batch in its ``series``; a new flow has a new series."""
+    """A batch's number in its ``series``; each new flow has a new series."""
 
     series: str
 
@@ -53,7 +53,7 @@ def call(
     batch: BatchId | None,
     rows: DataFrame,
 ) -> None:
-    """Raises FunctionError, and Spark's errors inside of the function."""
+    """Call the function with a batch. Raises FunctionError, and Spark's errors inside of it."""
     assert batch is not None, "a batch for a function is decided before it is written"
     try:
         function(rows, BatchNumber(batch), **given)

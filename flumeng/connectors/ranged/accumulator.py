@@ -1,5 +1,6 @@
-"""Values from executors to the driver beside rows, without Spark or Arrow. Spark never forgets an
-accumulator: pipelines share those of ``flumeng.agent.collector.accumulators``."""
+"""Accumulators: values that executors send to the driver in addition to rows. This module loads
+neither Spark nor Arrow. Spark never forgets an accumulator, so pipelines share those of
+``flumeng.agent.collector.accumulators``."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 Value = TypeVar("Value")
 Entries = dict[tuple[str, str], Value]
-"""(Task, subject) -> value."""
+"""Values by task and subject."""
 
 _adding = threading.Lock()
 
@@ -25,8 +26,8 @@ class Accumulator(Protocol[Value]):
 
 @dataclass(frozen=True)
 class AccumulatorHandle(Generic[Value]):
-    """An accumulator in stages. It stays pickled: several threads of an executor add to it, but an
-    accumulator is for one thread."""
+    """An accumulator as stages use it. Each ``add`` unpickles it: several threads of an executor
+    add values, but an accumulator is for one thread."""
 
     pickled: bytes
 

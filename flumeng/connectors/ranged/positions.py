@@ -16,12 +16,12 @@ from flumeng.platform.errors import UnavailableError
 
 PROBE_THREADS = 4
 HUNG_SECONDS = 60.0
-"""How long a server without an answer to a probe is remembered."""
+"""How long a server that did not answer a probe is remembered."""
 
 
 class Probes:
-    """Retries failed reads apart from batches, in a few threads of a process. A silent server's
-    error fails its waiting probes too, so that one hung server does not occupy all threads."""
+    """Retries of failed reads outside of batches, in a few threads of a process. When a server does
+    not answer, its waiting probes fail too, so that one hung server does not occupy all threads."""
 
     def __init__(self, name: str, threads: Executor | None = None) -> None:
         self._threads = threads or ThreadPoolExecutor(PROBE_THREADS, f"{name} probe")
@@ -31,7 +31,7 @@ class Probes:
     def probe(
         self, server: Hashable, read: Callable[[], object], wake: Callable[[], None]
     ) -> Future[None]:
-        """Call ``read`` in a thread, then ``wake``; fails as ``read`` does. Never blocks."""
+        """Call ``read`` in a thread, then ``wake``; the future fails likewise. Never blocks."""
         probe = self._threads.submit(self._probe, server, read, time.monotonic())
         probe.add_done_callback(lambda _: wake())
         return probe
@@ -57,8 +57,8 @@ class Probes:
 
 
 class WatchedPositions:
-    """``Positions`` of one task. ``open`` of a subclass sets watcher and reader, which tasks share;
-    without a watcher the flow has no such source."""
+    """``Positions`` of one task. A subclass sets the watcher and the reader in ``open``; tasks
+    share both. There is no watcher when the flow has no such source."""
 
     def __init__(self, probes: Probes, wake: Callable[[], None]) -> None:
         self._probes = probes
@@ -96,6 +96,6 @@ class WatchedPositions:
 
 
 def described(standstill: Standstill, texts: Mapping[Kind, str], **names: str) -> str:
-    """The sentence of ``texts`` for this standstill, with its fields filled in."""
+    """Return the text for this kind of standstill, with the standstill's fields filled in."""
     label = label_of(standstill.partition)
     return texts[standstill.kind].format(**asdict(standstill), label=label, **names)

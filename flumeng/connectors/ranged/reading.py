@@ -1,6 +1,5 @@
-"""First stage of every batch: an executor reads its split, range by range, without ZooKeeper or
-configuration. A range arrives whole and checked, or the Spark task fails with partition and
-offset."""
+"""First stage of each batch: an executor reads its split, range by range, without ZooKeeper or
+configuration. A range arrives whole and checked, or the task fails with partition and offset."""
 
 from __future__ import annotations
 
@@ -32,43 +31,43 @@ class Reader(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """READ_SCHEMA, then columns of this input."""
+        """READ_SCHEMA, then the additional columns of this input."""
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules to import ahead, as only reading imports them."""
+        """Modules that executors import before the first read, because only reading needs them."""
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """The events of ``piece`` in offset order, in ``schema``, in non-empty batches. ``journal``
-        and ``seq``, partition and offset, are an event's permanent identity. Raises CorruptError,
-        UnavailableError and UserError, after a bounded time."""
+        """Yield the events of ``piece`` in offset order, in ``schema``, in non-empty batches.
+        ``journal`` and ``seq``, partition and offset, are an event's permanent identity. Raises
+        CorruptError, UnavailableError and UserError, after a bounded time."""
 
 
 def source_of(spec: FlowSpec, kind: type[OptionsT]) -> OptionsT | None:
-    """The options of the flow's source of this kind; None when it has none."""
+    """Return the options of the flow's source of this kind; None when the flow has none."""
     sources = (part.options for part in spec.partitioned)
     return next((options for options in sources if isinstance(options, kind)), None)
 
 
 def resolved(credentials: Credentials | None) -> Secrets:
-    """The secrets of ``credentials``, which executors cannot look up. Raises UserError."""
+    """Return the secrets, which executors cannot look up. Raises UserError when one is missing."""
     given = credentials.given.values() if credentials else ()
     return tuple((ref, secrets.resolve(ref)) for ref in given if SECRET.fullmatch(ref))
 
 
 @runtime_checkable
 class Admitting(Protocol):
-    """A ``Reader`` whose servers may ask executors for a token; called in the driver."""
+    """A ``Reader`` whose servers may require a token of executors. Called in the driver."""
 
     def credentials(self) -> Hashable:
-        """The credentials it is pickled with; when they change, a pickled reader is useless."""
+        """Return credentials pickled with the reader; a change makes a pickled reader useless."""
 
     def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
-        """The addresses for ``splits``, with tokens that admit executors for some minutes."""
+        """Return addresses for ``splits``, with tokens that admit executors for some minutes."""
 
 
 def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
-    """Partition -> [start, end) of all its ranges."""
+    """Return the lowest start and the highest end of each partition's ranges."""
     ranges: dict[str, tuple[int, int]] = {}
     for piece in itertools.chain.from_iterable(splits):
         start, end = ranges.get(piece.partition, (piece.start, piece.end))
@@ -78,14 +77,13 @@ def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def _freeze_modules() -> None:
-    """Excludes loaded modules from the garbage collection of Spark's workers, 50 ms after each
-    task."""
+    """Exempt loaded modules from the garbage collection (50 ms) of Spark's workers after tasks."""
     gc.freeze()
 
 
 @dataclass(frozen=True)
 class ReadSplits:
-    """``addresses``: by partition. ``identified``: with the columns of ``events.identity``."""
+    """Stage reading splits. ``addresses``: by partition. ``identified``: adds identity columns."""
 
     reader: Reader
     splits: tuple[Split, ...]
@@ -98,7 +96,7 @@ class ReadSplits:
         return identity.with_identity(schema) if self.identified else schema
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Maps batches of split numbers to events in ``schema``."""
+        """Yield the events, in ``schema``, of the splits whose numbers the batches contain."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 events = self._read(self.splits[number])

@@ -1,5 +1,5 @@
-"""Routes partitions to inputs by name; a changed flow still reads the rest of its former
-sources."""
+"""Routes partitions to inputs by name. A flow whose sources have changed still reads the unread
+events of its former sources."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ UNKNOWN = "this version of flumeng has no input for such partitions: upgrade it"
 
 
 class Input(Protocol):
-    """One kind of input, for all tasks of a process: settings limit connections, threads and
-    watches, regardless of the number of tasks."""
+    """One kind of input for all tasks: settings limit connections, threads, watches per process."""
 
     def positions(self, wake: Callable[[], None]) -> Positions:
-        """One task's positions; ``wake`` only enqueues, and is called after possible changes."""
+        """Return one task's positions. ``wake``, called after possible changes, only enqueues."""
 
     def reader(self, spec: FlowSpec) -> Reader | None:
-        """The reader of its partitions; None when the flow has no such source."""
+        """Return the flow's reader of such partitions; None without such a source."""
 
 
 class Inputs:
-    """The ``Input`` of all partitions. ``by_name``: see ``input_of``; ``installed`` creates others
-    when a flow has such a source."""
+    """The ``Input`` that delegates to the input of each partition. ``by_name``: inputs by the name
+    that ``input_of`` returns. ``installed``: creates a plug-in's input when a flow first uses
+    it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Inputs:
         return RoutedPositions(self._by_name, wake)
 
     def reader(self, spec: FlowSpec) -> RoutedReader:
-        """Raises UserError when a source cannot be loaded."""
+        """Return the flow's reader. Raises UserError when a source cannot be loaded."""
         for part in spec.partitioned:
             if part.name not in self._by_name and (created := self._installed(part.name)):
                 self._by_name[part.name] = created
@@ -66,7 +66,7 @@ class Inputs:
 
 
 class RoutedPositions:
-    """See ``Positions``. An input's positions are created with its first partition."""
+    """``Positions`` of all inputs; those of an input are created with its first partition."""
 
     def __init__(self, inputs: Mapping[str, Input], wake: Callable[[], None]) -> None:
         self._inputs = inputs
@@ -148,7 +148,7 @@ class RoutedPositions:
 
 @dataclass(frozen=True)
 class RoutedReader:
-    """See ``Reader`` and ``Admitting``. Columns of other inputs are null."""
+    """``Reader`` of the partitions of all inputs. Columns that only other inputs have are null."""
 
     by_name: Mapping[str, Reader]
 
@@ -185,7 +185,7 @@ class RoutedReader:
 
 
 def fit(events: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """``events`` with the columns of ``schema``, a superset of theirs."""
+    """Return ``events`` with all columns of ``schema``; those that the events lack are null."""
     own = set(events.schema.names)
     columns = [
         events.column(field.name) if field.name in own else pa.nulls(events.num_rows, field.type)

@@ -33,8 +33,8 @@ _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,30}", re.ASCII)
 
 
 def partition_name(source: str, name: str, incarnation: str) -> str:
-    """The partition in ZooKeeper. Raises UserError for overlong names, and incarnations with
-    characters other than letters, digits, underscores and dashes."""
+    """Return the partition's name in ZooKeeper. Raises UserError for overlong names, and
+    incarnations with characters other than letters, digits, underscores and dashes."""
     escaped = _FOREIGN.sub(lambda match: b"_x%02x_" % match[0][0], os.fsencode(name)).decode()
     if not escaped or len(escaped) > _LONGEST_NAME or not _INCARNATION.fullmatch(incarnation):
         raise UserError(
@@ -47,7 +47,7 @@ def partition_name(source: str, name: str, incarnation: str) -> str:
 
 
 def name_and_incarnation(partition: str) -> tuple[str, str]:
-    """Inverse of ``partition_name``."""
+    """Return name and incarnation from a name in ZooKeeper."""
     escaped, _, incarnation = partition.rpartition("@")[0].rpartition(".")
     name = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), escaped.encode())
     return os.fsdecode(name), incarnation
@@ -84,7 +84,7 @@ class RangedFinder(FinderBase):
 
 
 class RangedRuntime:
-    """See ``Input``. Tasks whose sources have equal options share one watcher."""
+    """``Input`` of a ``RangedInput``. Tasks whose sources have equal options share a watcher."""
 
     def __init__(self, kind: type[RangedInput]) -> None:
         self._kind = kind
@@ -156,7 +156,7 @@ class _Watcher(EndWatcher[Reach]):
 
 @dataclass(frozen=True)
 class RangedReader:
-    """See ``Reader``. It is pickled with the options, and creates its input where it reads."""
+    """``Reader`` of a ``RangedInput``, which is created from pickled options where it reads."""
 
     kind: type[RangedInput]
     options: Any
@@ -170,7 +170,7 @@ class RangedReader:
         return frozenset({self.kind.__module__})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """``address``: the incarnation that the input gave with the ends, or empty."""
+        """Yield events. ``address``: the incarnation reported with the ends, or empty."""
         name, _ = name_and_incarnation(piece.partition)
         at = piece.start
         source = self.kind(self.options)
@@ -203,7 +203,7 @@ class RangedReader:
 
 
 def _following(events: pa.RecordBatch, at: int, end: int) -> int:
-    """The offset after the batch. Raises CorruptError for offsets out of range or order."""
+    """Return the offset after the batch. Raises CorruptError for offsets out of range or order."""
     offsets = events.column("seq").to_numpy(zero_copy_only=False)
     if offsets[0] < at or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all()):
         raise CorruptError(f"read offsets {offsets[0]} to {offsets[-1]} instead of {at} to {end}")
@@ -217,7 +217,7 @@ def _by_full_name(source: RangedInput, partitions: Collection[str]) -> dict[str,
 
 
 def _is_of(partition: str, ends: Ends) -> bool:
-    """Whether the ends belong to this incarnation; True when they do not name one."""
+    """Return whether the ends belong to this incarnation; True when they do not name one."""
     return ends.incarnation in ("", name_and_incarnation(partition)[1])
 
 
@@ -228,14 +228,14 @@ def _reach(partition: str, ends: Ends) -> Reach:
 
 
 def _require_incarnation(source: RangedInput, partition: str) -> None:
-    """Called after reading events and before returning them. Raises CorruptError."""
+    """Raise CorruptError if the partition was replaced. Called between reading and returning."""
     if not all(_is_of(partition, ends) for ends in _by_full_name(source, [partition]).values()):
         raise CorruptError(f"{label_of(partition)} {REPLACED}")
 
 
 @dataclass(frozen=True)
 class _Finders:
-    """See ``FinderClass`` and ``ProbedFinder``."""
+    """``FinderClass`` and ``ProbedFinder`` of a ``RangedInput``."""
 
     kind: type[RangedInput]
 
@@ -252,13 +252,14 @@ class _Finders:
 
 
 def finder_class(source: str) -> Any:
-    """A ``FinderClass``, maybe a ``ProbedFinder``. Raises ImportError, UserError."""
+    """Return the ``FinderClass`` of a source, which may be a ``ProbedFinder``. Raises ImportError
+    or UserError when it cannot be loaded."""
     kind = registry.get("source", source).finder_class()
     return _Finders(kind) if issubclass(kind, RangedInput) else kind
 
 
 def installed(name: str) -> RangedRuntime | None:
-    """The input of the source of this name; None without one. Raises UserError."""
+    """Return the ranged source's ``Input``, or None. Raises UserError when it cannot be loaded."""
     entry = registry.find("source", name)
     if entry is None:
         return None

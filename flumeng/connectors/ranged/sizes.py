@@ -15,7 +15,7 @@ EVENTS, BYTES = "events", "bytes"
 
 
 class EventSizes:
-    """Of one task, in the driver."""
+    """Measured event sizes of one task, in the driver."""
 
     def __init__(self, counts: Accumulator[int], task: str) -> None:
         self._counts = counts
@@ -27,7 +27,7 @@ class EventSizes:
         return MeasuredReader(reader, self._task, AccumulatorHandle.of(self._counts))
 
     def take(self) -> float | None:
-        """Bytes per event since the last call; None without events."""
+        """Return the bytes per event since the last call; None when there were no events."""
         before, self._before = self._before, self._values()
         events, nbytes = (now - then for now, then in zip(self._before, before, strict=True))
         return nbytes / events if events else None
@@ -43,7 +43,7 @@ class EventSizes:
 
 @dataclass(frozen=True)
 class MeasuredReader:
-    """A ``Reader`` that counts ranges read to their ends."""
+    """A ``Reader`` that counts the events and bytes of each range that is read to its end."""
 
     reader: Reader
     task: str

@@ -33,8 +33,8 @@ class _Owner:
 
 
 class WatchedEnds(ABC, Generic[EndT]):
-    """Known ends of watched partitions; owners are called on changes. Thread-safe, non-blocking.
-    After a ``refresh`` of a partition answers to earlier requests are ignored for it."""
+    """Last known ends of watched partitions; calls owners on changes. Thread-safe, non-blocking.
+    After a ``refresh`` of a partition, answers to earlier requests are ignored for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,12 +62,12 @@ class WatchedEnds(ABC, Generic[EndT]):
         self._on_owners()
 
     def of(self, partitions: Iterable[str]) -> dict[str, EndT]:
-        """The last known ends; lacks currently unknown ones."""
+        """Return the last known ends; omits partitions whose end is unknown now."""
         ends = ((name, self._ends.get(name)) for name in partitions)
         return {name: end for name, end in ends if end is not None}
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """The next ends that ``of`` returns for these partitions are newer than this call."""
+        """Make the next ends that ``of`` returns for these partitions newer than this call."""
         with self._lock:
             number = next(self._requests)
             for name in partitions:
@@ -78,14 +78,14 @@ class WatchedEnds(ABC, Generic[EndT]):
 
     @abstractmethod
     def _on_owners(self) -> None:
-        """The set of watched partitions has changed."""
+        """Called when the set of watched partitions has changed."""
 
     @abstractmethod
     def _on_refresh(self, partitions: Collection[str]) -> None:
-        """Ask again for these soon."""
+        """Request the ends of these partitions again soon."""
 
     def _watched(self) -> frozenset[str]:
-        """All watched partitions; others are forgotten."""
+        """Return all watched partitions, and forget the refreshes of other partitions."""
         with self._lock:
             watched = frozenset(self._owners_of)
             self._not_before = {n: at for n, at in self._not_before.items() if n in watched}
@@ -103,7 +103,7 @@ class WatchedEnds(ABC, Generic[EndT]):
         return self._call_owners(fresh)
 
     def _lose(self, partitions: Iterable[str]) -> bool:
-        """These ends are unknown now. Returns whether any was known."""
+        """Remove these partitions' ends, which are unknown now. Returns whether any was known."""
         with self._lock:
             lost = [name for name in partitions if self._ends.pop(name, None) is not None]
         return self._call_owners(lost)
@@ -125,8 +125,8 @@ class WatchedEnds(ABC, Generic[EndT]):
 
 
 class EndWatcher(WatchedEnds[EndT]):
-    """Polls the ends of one server's partitions in a thread that runs while a task watches, with a
-    back-off while the server is silent. ``clock``: monotonic seconds."""
+    """Poller of the ends of one server's partitions. Its thread runs while a task watches, and
+    backs off while the server does not answer. ``clock``: monotonic seconds."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -139,12 +139,12 @@ class EndWatcher(WatchedEnds[EndT]):
 
     @abstractmethod
     def ask(self, partitions: frozenset[str]) -> dict[str, EndT]:
-        """Ask the server, in the watcher's thread. Omits partitions without a report. Raises
-        UnavailableError when it does not answer, other errors when a person has to act."""
+        """Request the ends, in the watcher's thread. Omits unreported partitions. Raises
+        UnavailableError when the server does not answer, other errors when a person has to act."""
 
     @abstractmethod
     def failed(self, why: str) -> EndT:
-        """The end of each partition after an error other than UnavailableError."""
+        """Return the end of each partition after an error other than UnavailableError."""
 
     def _on_owners(self) -> None:
         with self._lock:

@@ -15,7 +15,7 @@ from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_pa
 from flumeng.platform.options.texts import FILE_FORMATS, check_format
 
 OWN = ("path", "paths", "table")
-"""Options that would bypass the node's policy."""
+"""Options that would bypass the node's policy, so they are not allowed."""
 OWN_CATALOGS = ("default", "spark_catalog")
 """Spark's own catalogs: their directory is emptied when a collector starts."""
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
@@ -94,7 +94,7 @@ class Spark(SinkOptions):
 
     @property
     def local_path(self) -> str:
-        """The path when each host has files of its own there, else empty."""
+        """The path when it names each host's own files; empty when it is shared."""
         return own_path(self.path or "", shared=self.shared)
 
     @property

@@ -1,6 +1,6 @@
-"""Writes batches through a Spark DataFrame writer. Spark's file committer uses ``_temporary`` with
-attempt 0 for every batch and removes it after a job, including a concurrent job's files. So each
-write has its own number there, and removes only that."""
+"""Writes batches through a Spark DataFrame writer. Spark's file committer writes into
+``_temporary`` with attempt 0 for every batch, and removes it after a job, including files of
+concurrent jobs. So each write gets its own attempt number, and removes only that directory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write(options: Spark, given: Mapping[str, str], rows: DataFrame) -> None:
 
 
 def _remove(rows: DataFrame, directory: str) -> None:
-    """Remove it, and its parent directory if empty."""
+    """Remove the directory, and its parent directory if that is empty."""
     session = rows.sparkSession
     jvm = session.sparkContext._jvm
     assert jvm is not None

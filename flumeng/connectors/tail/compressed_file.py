@@ -1,5 +1,5 @@
-"""Compressed copies of rotated files. An unread rest is read from the copy, under the identity and
-from the offset of the original; first bytes and those before the offset identify the copy."""
+"""Reads compressed copies of rotated files. A file's unread rest is read from the copy, under the
+file's identity and from its offset. First bytes and those before the offset identify the copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 MAGIC_BYTES = 6
 SKIP_BYTES = 64 << 20
-"""Per call, so that other files of the source are read in between."""
+"""Most bytes that one call skips, so that other files of the source are read in between."""
 
 _MAGIC: Sequence[tuple[bytes, Literal["gzip", "zstd", "lz4", "bz2"] | None]] = (
     (b"\x1f\x8b\x08", "gzip"),
@@ -35,7 +35,7 @@ _UNPACK_BYTES = 1 << 20
 
 
 def has_compressed_name(path: str) -> bool:
-    """Judges by the name only: compressors first create an empty file."""
+    """Return whether the name is of a compressed file: compressors first create an empty file."""
     return Path(path).suffix in _SUFFIXES
 
 
@@ -44,8 +44,8 @@ def is_compressed(beginning: bytes) -> bool:
 
 
 class CompressedFile(TailedFile):
-    """The unread rest of a missing file, in a compressed file. ``is_recognised``: the open file
-    is its copy. Raises ``ReplacedError`` without a copy, ``OSError`` for a damaged one."""
+    """The unread rest of a missing file, in a compressed copy. ``is_recognised``: the open file is
+    the copy. Raises ``ReplacedError`` when there is no copy, ``OSError`` for a damaged one."""
 
     def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
         super().__init__(key, cursor, following)
@@ -62,7 +62,7 @@ class CompressedFile(TailedFile):
         self._copies = iter(_newest_first(self.cursor))
 
     def has_more(self, now: float) -> bool:
-        """Search the copy, then more in it; a long skip takes several calls."""
+        """Search for the copy; return whether it has unread bytes. May take several calls."""
         while self._stream is not None or (path := next(self._copies, "")):
             try:
                 if self._stream is None:
@@ -78,7 +78,7 @@ class CompressedFile(TailedFile):
         raise ReplacedError
 
     def begins_alike(self, path: str) -> bool:
-        """Whether a compressed file begins alike. Raises OSError without a descriptor."""
+        """Return whether ``path`` begins like the file. Raises OSError if out of descriptors."""
         head = self.cursor.head
         try:
             self._open(path)
@@ -129,7 +129,7 @@ class CompressedFile(TailedFile):
         return bool(rest)
 
     def _skip_to(self, offset: int) -> bool:
-        """Skip to ``offset``. Returns whether it was reached."""
+        """Skip to ``offset``; return whether it was reached by this call."""
         skipped = 0
         while self._begin + len(self._data) < offset and skipped < SKIP_BYTES:
             self._begin += len(self._data)
@@ -140,7 +140,7 @@ class CompressedFile(TailedFile):
         return self._begin + len(self._data) >= offset
 
     def _read_at(self, offset: int, size: int) -> bytes:
-        """Forward reads only, except for the first bytes."""
+        """Return decompressed bytes. Except for the first bytes, offsets must not decrease."""
         if offset + size <= len(self._head):
             return self._head[offset : offset + size]
         while self._begin + len(self._data) < offset + size:
@@ -157,7 +157,7 @@ class CompressedFile(TailedFile):
 
 
 def _newest_first(cursor: FilePosition) -> list[str]:
-    """Compressed files in the folders, newest first; none when a copy is unrecognisable."""
+    """Return compressed files in the file's folders, newest first, if first bytes are known."""
     if not cursor.head.length:
         return []
     by_key: dict[FileKey, tuple[int, str]] = {}

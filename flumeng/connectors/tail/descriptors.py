@@ -1,5 +1,5 @@
-"""The process's budget of file descriptors for followed files. Journals, readers and searches need
-some too; ``listening.takes_reserve`` limits connections. A closed file is reopened for news."""
+"""The process's budget of descriptors for followed files; other users need some, and
+``listening.takes_reserve`` limits connections. Closed files with new content are reopened."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Descriptors:
 
     @property
     def is_short(self) -> bool:
-        """Files without new content are closed during a shortage."""
+        """Whether descriptors are short; then files without new content are closed."""
         return self._short or self.taken > self.most * CALM
 
     def take(self) -> bool:
-        """Returns whether one more file may be opened; ``give_back`` must follow then."""
+        """Take a descriptor; return False when none is left. ``give_back`` returns it."""
         with self._lock:
             if self.taken >= self.most:
                 self._short = True
@@ -62,7 +62,7 @@ def of_followed_files() -> Descriptors:
 
 
 def require_directories() -> None:
-    """Raises OSError when no descriptors are left to walk nested directories."""
+    """Raise OSError when too few descriptors are left to walk nested directories."""
     probes: list[int] = []
     try:
         for _ in range(SCAN_DESCRIPTORS):

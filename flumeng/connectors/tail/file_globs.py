@@ -27,8 +27,8 @@ def check_file_glob(text: str) -> None:
 
 
 def expand(pattern: str) -> tuple[str, ...]:
-    """The patterns of a glob with `{a,b}`. As in a shell, braces without a comma or in brackets are
-    literal. Raises ValueError."""
+    """Expand `{a,b}` into several patterns. As in a shell, braces without a comma or in brackets
+    are literal. Raises ValueError."""
     globs = {_BRACKETS.sub(lambda part: part[0].translate(_AS_TEXT), pattern): None}
     while any(map(_GROUP.search, globs)):
         globs = dict.fromkeys(new for old in globs for new in _first_group_expanded(old))
@@ -54,7 +54,7 @@ def _match(names: list[str], patterns: list[str]) -> bool:
 
 
 def _first_group_expanded(pattern: str) -> list[str]:
-    """Expands the first innermost pair of braces."""
+    """Expand the first innermost pair of braces."""
     group = _GROUP.search(pattern)
     if group is None:
         return [pattern]
@@ -65,15 +65,15 @@ def _first_group_expanded(pattern: str) -> list[str]:
 
 
 class FileSearch:
-    """Searches for expanded ``patterns``; blocking. ``**`` follows links to folders, but never into
-    an enclosing folder. ``unsearched``: folders that failed in the last search, with errors."""
+    """Searches files by expanded ``patterns``; blocking. ``**`` follows links to folders, but never
+    into an enclosing folder. ``unsearched``: errors of the last search, by folder."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [tuple(pattern.split("/")[1:]) for pattern in patterns]
         self.unsearched: dict[str, OSError] = {}
 
     def paths(self) -> Iterator[str]:
-        """Matching paths, sorted for each pattern. Raises OSError without a descriptor."""
+        """Yield matching paths, sorted for each pattern. OSError if out of descriptors."""
         self.unsearched = {}
         for parts in self._patterns:
             yield from sorted(self._below("", parts, ()))

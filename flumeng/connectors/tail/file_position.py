@@ -17,7 +17,7 @@ _REUSED_PREFIX = "tail-reused:"
 
 
 class FileKey(NamedTuple):
-    """A file's device and inode. ``cut`` is above 0 for the former content of a truncated file."""
+    """A file's device and inode. ``cut`` above 0 means former content of a truncated file."""
 
     device: int
     inode: int
@@ -58,14 +58,14 @@ class MarkedOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class FilePosition:
-    """All bytes below ``offset`` are journaled or, in an over-long line, skipped.
+    """Position in a file: bytes below ``offset`` are journaled or, in an over-long line, skipped.
 
-    ``path``: the first name. ``folder`` and ``file_name``: the place with symlinks resolved, where
-    a log behind a link is rotated; positions of older versions lack ``file_name``. ``head``: the
-    first bytes; ``last``: those before the offset. ``skipping``: the rest of the line is dropped.
-    ``unterminated``: the previous line was taken without its newline. ``size`` and ``modified_ns``:
-    as last seen. ``identity``: of the file that it continues under another key, as a copy or after
-    a remount. ``suspect``: unseen content may have been truncated.
+    ``path``: the path at discovery. ``folder`` and ``file_name``: the same with symlinks resolved,
+    where a log behind a link is rotated; positions of older versions lack ``file_name``. ``head``:
+    mark of the first bytes; ``last``: mark of the bytes before the offset. ``skipping``: the line's
+    rest is dropped. ``unterminated``: the previous line was taken without its newline. ``size`` and
+    ``modified_ns``: as last seen. ``identity``: the original key of a file that continues under
+    another key, as a copy or after a remount. ``suspect``: unread content may have been truncated.
     """
 
     path: str
@@ -87,12 +87,12 @@ class FilePosition:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The path that the globs match, and the one behind links."""
+        """The path that the globs match and, if different, the path with links resolved."""
         real_path = self.real_path
         return (self.path,) if real_path == self.path else (self.path, real_path)
 
     def at_start(self, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
-        """The start of another file with the same paths."""
+        """Return the start of another file with the same paths."""
         return FilePosition(
             self.path,
             self.folder,
@@ -119,7 +119,7 @@ class FilePosition:
 
     @classmethod
     def from_state(cls, value: Mapping[str, Any]) -> FilePosition:
-        """Older versions have only the size of copies, as ``end``."""
+        """Restore a position; older versions stored only the size of copies, as ``end``."""
         later = {"suspect": False, "file_name": "", "unterminated": False}
         stored = {"size": value.get("end", 0), **later, **value}
         given = {field.name: stored[field.name] for field in fields(cls)}
@@ -131,7 +131,7 @@ def state_key(key: FileKey) -> str:
 
 
 def reused_key(key: FileKey) -> str:
-    """The state key of a file whose inode the journal assigns to an older file."""
+    """Return the state key of a file whose inode the journal still assigns to an older file."""
     return f"{_REUSED_PREFIX}{key}"
 
 
@@ -140,7 +140,7 @@ def cursors(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
 
 
 def reused(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
-    """Files with the inode of an older one."""
+    """Return the positions of files that have the inode of an older file."""
     return _positions(state, _REUSED_PREFIX)
 
 

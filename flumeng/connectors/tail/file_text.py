@@ -1,5 +1,5 @@
-"""Lines of a file in UTF-8. A byte order mark is dropped, and selects UTF-16. NUL bytes before a
-line are dropped: a hole, left by a program that goes on at its old offset after a truncation."""
+"""Converts lines to UTF-8. A byte order mark is dropped, and selects UTF-16. NUL bytes before a
+line are dropped: a program that writes at its old offset after a truncation leaves them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NEWLINE, _NUL = b"\n", b"\0"
 
 
 class CutLines(NamedTuple):
-    """Lines separated by newlines, or by ``bounds``. ``places``: their offsets in the block, if not
-    those in ``data``. ``hole_bytes``: dropped NUL bytes."""
+    """Lines separated by newlines, or given by ``bounds``. ``places``: offsets of the lines in the
+    block, if different from those in ``data``. ``hole_bytes``: number of dropped NUL bytes."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -27,8 +27,7 @@ class CutLines(NamedTuple):
 
 
 class FileText:
-    """Text of one file. ``mark_bytes``: its byte order mark's length. ``codec`` is None for
-    UTF-8."""
+    """Encoding of a file. ``mark_bytes``: byte order mark's length. ``codec``: None for UTF-8."""
 
     def __init__(self, encoding: str, beginning: bytes) -> None:
         marked = next(((mark, name) for mark, name in _MARKS if beginning.startswith(mark)), None)
@@ -43,7 +42,7 @@ class FileText:
         self.nul = bytes(self.width)
 
     def ends(self, block: bytes) -> NDArray[np.int64]:
-        """The ends of whole lines, after their newlines."""
+        """Return the ends of whole lines, each after the newline."""
         if self.width == 1:
             return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE[0]) + 1
         order = ">u2" if self.codec == "utf-16-be" else "<u2"
@@ -51,14 +50,14 @@ class FileText:
         return (np.flatnonzero(units == _NEWLINE[0]) + 1) * 2
 
     def newline_bytes(self, block: bytes) -> int | None:
-        """The length of a newline at the block's start; None while it is incomplete."""
+        """Return the length of a newline at the block's start; None while it is incomplete."""
         text = block[: 2 * self.width].decode(self.codec or "latin-1", "replace")
         if text == "\r" or len(block) < self.width:
             return None
         return self.width * (2 if text == "\r\n" else text[:1] == "\n")
 
     def cut(self, block: bytes) -> CutLines:
-        """The lines of a block that ends with a line, perhaps without its newline."""
+        """Return the lines of a block that ends with a line, with or without the newline."""
         if self.codec is not None:
             return self._decoded(block)
         if not block.endswith(_NEWLINE):

@@ -16,7 +16,7 @@ _LINE_ENDS = {b"\n": 1, b"\n\0": 2, b"\0\n": 2, b"\xff\xfe\n\0": 2}
 
 
 def width_of(name: str) -> int:
-    """The bytes of a newline. Raises ValueError for an unsuitable encoding."""
+    """Return the bytes of a newline in an encoding. Raises ValueError for an unsuitable one."""
     try:
         width = _LINE_ENDS.get("\n".encode(name))
     except (LookupError, UnicodeError):

@@ -1,5 +1,5 @@
-"""Finds copies of followed files made by copy-and-truncate rotation, even unfinished ones: a copy
-has a name of ``rotated_names.originals``, the first bytes, and the same bytes before an offset."""
+"""Finds copies that copy-and-truncate rotation makes, even unfinished ones. A copy has a rotated
+name (``rotated_names.originals``), and the same bytes at the start and before an offset."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Copies:
-    """Searches ``files`` of the tailer, and the folders beside them. Call ``came``, ``went`` and
-    ``changed`` after changes of ``files`` or their paths."""
+    """Finds copies of ``files``. Call ``came``, ``went``, ``changed`` on changes, also of paths."""
 
     def __init__(self, files: dict[FileKey, TailedFile], following: Following) -> None:
         self._files = files
@@ -54,16 +53,16 @@ class Copies:
             self._by_path.setdefault(path, []).append(file)
 
     def known_as(self, path: str) -> list[TailedFile]:
-        """The files found under ``path``, or there behind a link."""
+        """Return the files found under ``path``, also as the resolved path of a link."""
         if not self._by_path:
             for file in self._files.values():
                 self._enter(file)
         return self._by_path.get(path, [])
 
     def is_copy(self, file: TailedFile) -> bool:
-        """Whether an open unread file only repeats another one's content; an empty one may become a
-        copy. The other is compared first: if truncated meanwhile, the copy is complete and the
-        marks match."""
+        """Return whether an open unread file only repeats another file's content; an empty file may
+        become a copy. The other file is compared first: if it is truncated meanwhile, the copy is
+        complete and the marks match."""
         size = file.size
         if not size:
             return True
@@ -81,8 +80,8 @@ class Copies:
         return False
 
     def find(self, file: TailedFile) -> tuple[TailedFile, FilePosition] | None:
-        """The largest copy of a missing file, open, and the position to read it from. Raises
-        OSError when a candidate is unreadable."""
+        """Return the largest copy of a missing file, opened, and the position to continue from.
+        Raises OSError when a candidate is unreadable."""
         best: tuple[TailedFile, FilePosition] | None = None
         copy: TailedFile | None = None
         try:
@@ -99,25 +98,25 @@ class Copies:
         return best
 
     def has_content(self, key: FileKey, path: str, tracked: TailedFile) -> bool:
-        """Whether ``path`` is the tracked file under another key, by its content. The same device
-        requires enough bytes to compare. Raises OSError without a descriptor."""
+        """Return whether ``path`` has the content of a file tracked under another key. On the same
+        device 256 read bytes are needed to compare. Raises OSError if out of descriptors."""
         is_short = tracked.key.device == key.device and tracked.cursor.offset < MARK_BYTES
         return not is_short and bool(self._is_rest(key, path, tracked))
 
     def is_another(self, file: TailedFile, path: str) -> bool:
-        """Whether ``path``, with a closed file's inode, lacks its content. Raises OSError."""
+        """Return whether ``path`` has a closed file's inode, but other content. Raises OSError."""
         return self._is_rest(file.key, path, file) is False
 
     def newest(self, path: str) -> TailedFile:
-        """The newest file found under ``path``; among equals the existing one."""
+        """Return the newest file found under ``path``; of equally new ones the one still there."""
         return max(
             self.known_as(path),
             key=lambda file: (file.cursor.modified_ns, file.name in file.cursor.paths),
         )
 
     def unseen_beside(self, path: str) -> dict[FileKey, Sight]:
-        """Files rotated away from ``path`` before discovery: younger than all its known files,
-        known under no other path, and numbered or named like a known generation."""
+        """Return files rotated away from ``path`` before discovery: younger than all known files of
+        the path, not tracked, and numbered or named like a known generation."""
         tracked = self.known_as(path)
         newest = self.newest(path)
         names = {base_name(path) for path in newest.cursor.paths}
@@ -147,7 +146,7 @@ class Copies:
         }
 
     def _is_made_of(self, key: FileKey, path: str, tracked: TailedFile) -> bool:
-        """Whether an unfollowed file has a known file's content, or is an unfinished copy of it."""
+        """Return whether an untracked file has a known file's content, or is an unfinished copy."""
         if not has_compressed_name(path):
             return bool(self._is_rest(key, path, tracked, or_beginning=True))
         compressed = CompressedFile(tracked.key, tracked.cursor, self._following)
@@ -156,7 +155,7 @@ class Copies:
     def _is_rest(
         self, key: FileKey, path: str, tracked: TailedFile, *, or_beginning: bool = False
     ) -> bool | None:
-        """Whether a file has a known file's content; None when it is unreadable."""
+        """Return whether a file has a known file's content; None when it is unreadable."""
         file = TailedFile(key, tracked.cursor, self._following)
         try:
             if not file.open(path):
@@ -171,7 +170,7 @@ class Copies:
             file.close()
 
     def _is_old(self, copy: TailedFile, rest: FilePosition) -> bool:
-        """Whether it is not followed and cannot contain bytes after ``rest``."""
+        """Return whether the copy is untracked and too old to have bytes after ``rest``."""
         return (
             copy.key not in self._files
             and rest.offset < rest.size
@@ -179,7 +178,7 @@ class Copies:
         )
 
     def _beside(self, cursor: FilePosition) -> Iterator[TailedFile]:
-        """Open candidates for copies, including unread known files."""
+        """Yield opened candidates for copies, including known files that are unread."""
         beside = {key: sight.path for key, sight in copies_beside(cursor, within=True).items()}
         for file in self._files.values():
             unread = file.is_open and file.cursor.offset == 0
@@ -210,19 +209,18 @@ class Copies:
 
 
 def may_be_made_of(file: TailedFile) -> bool:
-    """Whether rotation may give its name to a file found under its path."""
+    """Return whether rotation may have given the file its present name."""
     return file.name is not None and is_name_of(file.name, file.cursor)
 
 
 def is_name_of(name: str, cursor: FilePosition) -> bool:
-    """Whether the file of ``cursor`` may be called ``name`` after rotation."""
+    """Return whether the file of ``cursor`` may be called ``name`` after rotation."""
     return not {name, *_originals(name)}.isdisjoint(cursor.paths)
 
 
 def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
-    """The position to continue at in a copy; None when it is no copy. A copy shorter than the
-    position, recognised only if seen before the truncation, lacks the last lines and has no
-    rest."""
+    """Return where to continue in a copy; None if it is no copy. A copy that ends before the file's
+    position, so has no more to read, is recognised only if seen before the truncation."""
     size, cursor = copy.size, file.cursor
     if not cursor.offset:
         return None
@@ -247,7 +245,7 @@ def _unpacked_name(path: str) -> str:
 
 
 def _is_open(file: TailedFile) -> bool:
-    """Open it if it exists. Raises OSError without a descriptor."""
+    """Open an existing file; return whether it is open. Raises OSError if out of descriptors."""
     if not file.is_open and file.name is not None:
         try:
             return file.open(file.name)
@@ -258,7 +256,7 @@ def _is_open(file: TailedFile) -> bool:
 
 
 def _is_beginning(copy: TailedFile, file: TailedFile) -> bool:
-    """Whether the copy's content equals the file's at the same offsets."""
+    """Return whether the copy equals the file's beginning, by its first and its last bytes."""
     size = copy.size
     if isinstance(file, CompressedFile) or not _is_open(file) or file.size < size:
         return False

@@ -1,4 +1,4 @@
-"""Places of known files after rotation, and names of generations and copies."""
+"""Finds files after rotation by inode, and recognises the names of generations and copies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flumeng.connectors.tail.file_position import FileKey, FilePosition
 
 MAX_FOLDERS_WITHIN = 200
 _CLOSED = FileNotFoundError, NotADirectoryError, PermissionError
-"""Folders without access; a lack of descriptors is another error."""
+"""Errors of inaccessible folders, which are ignored; a lack of descriptors is raised."""
 
 
 class Sight(NamedTuple):
@@ -32,7 +32,7 @@ _COUNTED = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 
 
 def originals(name: str) -> Iterator[str]:
-    """Possible names of the original: ``app.log`` for ``app.log.1``, ``app.log-20261121``,
+    """Yield possible names of the original: ``app.log`` for ``app.log.1``, ``app.log-20261121``,
     ``app-20261121.log`` and ``app20261121.log``; ``current`` for files of svlogd and multilog."""
     for index, character in enumerate(name):
         if index and not character.isalnum():
@@ -45,8 +45,8 @@ def originals(name: str) -> Iterator[str]:
 
 
 def is_numbered(name: str, original: str) -> bool:
-    """Whether ``name`` adds a number at the end, or a date before the extension. ``app-2.log`` may
-    be another program's log."""
+    """Return whether ``name`` is ``original`` plus a number at the end, or a date before the
+    extension. ``app-2.log`` may be another program's log."""
     if name.startswith(original):
         return _NUMBER.fullmatch(name, len(original)) is not None
     dated = _DATED.fullmatch(name)
@@ -54,13 +54,12 @@ def is_numbered(name: str, original: str) -> bool:
 
 
 def has_shape(name: str, generation: str) -> bool:
-    """Whether the names differ only in numbers."""
+    """Return whether the names differ only in numbers."""
     return _COUNTED.sub("#", name) == _COUNTED.sub("#", generation)
 
 
 def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey, Sight]:
-    """Candidates by name for copies, in the file's folders and, with ``within``, their
-    subfolders."""
+    """Return possible copies by name, in the file's folders, and subfolders if ``within``."""
     names = {base_name(path) for path in cursor.paths}
     return regular_files(
         path
@@ -79,8 +78,7 @@ def _folders(cursor: FilePosition) -> Iterable[str]:
 
 
 def folders_within(cursor: FilePosition) -> Sequence[str]:
-    """Subfolders that a rotation may move files into (``olddir`` of logrotate); none if too
-    many."""
+    """Return subfolders that rotation may use (logrotate's ``olddir``); none if too many."""
     folders: list[str] = []
     for folder in _folders(cursor):
         with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:
@@ -89,14 +87,14 @@ def folders_within(cursor: FilePosition) -> Sequence[str]:
 
 
 class Folders:
-    """Present places of files, by inode. Valid for one scan."""
+    """Finds the present paths of files by inode. Valid for one scan."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[FileKey, Sight]] = {}
         self._inodes: dict[str, dict[int, str]] = {}
 
     def find(self, key: FileKey, cursor: FilePosition) -> Sight | None:
-        """The file in its folder, in that folder's former target, or in their subfolders."""
+        """Search the file's folder, the folder's former link target, and their subfolders."""
         for folder in _folders(cursor):
             if key in self._in(folder):
                 return self._in(folder)[key]
@@ -104,7 +102,7 @@ class Folders:
         return regular_files(within).get(key)
 
     def _named(self, folder: str, key: FileKey) -> str | None:
-        """The path with that inode in ``folder``, without opening files."""
+        """Return the path of an inode in ``folder``, without opening files."""
         if folder not in self._inodes:
             self._inodes[folder] = {}
             with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:
@@ -118,7 +116,7 @@ class Folders:
 
 
 def regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
-    """Existing regular files, each under its first name."""
+    """Return existing regular files, each under its first name."""
     files: dict[FileKey, Sight] = {}
     for path in paths:
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 """Tail source: follows files and reads new lines, in a few threads shared by all tail sources. The
-pause between looks is ``poll_seconds``, or longer to limit the CPU time of idle polls."""
+pause between polls is ``poll_seconds``, or longer to limit the CPU time of idle polls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 READERS = 8
 IDLE_SHARE = 0.03
 ACTIVE_SHARE = 0.25
-"""CPU share of all sources' idle polls; ACTIVE_SHARE for ``ACTIVE_SECONDS`` after news."""
+"""CPU share of all sources' idle polls: this one for ``ACTIVE_SECONDS`` after new lines."""
 
 ACTIVE_SECONDS = 5.0
 WARN_AGAIN_SECONDS = 60.0
@@ -144,7 +144,7 @@ class TailSource(Source):
 
 
 def _turn(tailer: Tailer, now: float, *, paused: bool) -> tuple[list[ReceivedBlock], float]:
-    """New blocks, none while paused, and the processor time used."""
+    """Poll, or only watch while paused; return new blocks and the processor time used."""
     began, blocks = time.thread_time(), []
     if paused:
         tailer.watch(now)

@@ -1,5 +1,5 @@
-"""One followed file: reads whole lines from its position on, under any name. A line needs its
-newline, except at a finished file's end. NUL bytes before a line are skipped once bytes follow."""
+"""Reads whole lines of one file from its position on, under any name. Only a finished file's last
+line may lack its newline. NUL bytes before a line are skipped once other bytes follow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READ_BYTES = 1 << 20
 
 @dataclass
 class Following:
-    """Shared by all files of a source. ``hole_bytes`` counts skipped NUL bytes."""
+    """Settings that all files of a source share. ``hole_bytes`` counts skipped NUL bytes."""
 
     hostname: str
     rules: LineRules
@@ -44,16 +44,16 @@ class Following:
 
 
 class ReplacedError(Exception):
-    """The file was truncated or rewritten; the content read is no longer in it."""
+    """The file was truncated or rewritten: content that was read is no longer in it."""
 
 
 class TailedFile:
-    """A file and its ``cursor``, ahead of the journal by blocks that are not durable yet.
+    """A file and its ``cursor``, the read position; the last blocks before it may not be durable.
 
-    ``unread``: bytes beyond it at the last check. The tailer sets ``name`` (None when missing),
-    ``followed`` (the globs match), ``trusted`` (they matched since it was opened), ``copy_of`` (a
-    file with the same first bytes, and how many), and ``search_at`` (next search for truncated
-    content). Reading an open file raises ``OSError``, and ``ReplacedError``.
+    ``unread``: bytes after the cursor at the last check. The tailer sets ``name`` (the present
+    path, None when missing), ``followed`` (the globs match), ``trusted`` (they matched since it was
+    opened), ``copy_of`` (a file with the same first bytes, and how many), and ``search_at`` (time
+    of the next search for truncated content). Reading raises ``OSError`` and ``ReplacedError``.
     """
 
     def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
@@ -74,7 +74,7 @@ class TailedFile:
         self.continue_from(cursor)
 
     def continue_from(self, cursor: FilePosition) -> None:
-        """Continue there, under the path and identity of ``cursor``."""
+        """Continue at ``cursor``, under its path and identity."""
         self.cursor = cursor
         self._left = None
         self._seen: tuple[int, int] | None = None
@@ -99,8 +99,8 @@ class TailedFile:
         return os.fstat(self._fd).st_mtime_ns
 
     def has_changed(self, path: str) -> bool:
-        """Whether it changed since it was closed or read to its end. A shorter or younger file may
-        be another one with its inode."""
+        """Return whether the file changed since it was closed or read to its end. A shorter or
+        younger file may be another one with the same inode."""
         status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
         if FileKey.of(status) != self.key:
             return False  # renamed meanwhile
@@ -112,8 +112,8 @@ class TailedFile:
         return (size, modified_ns) == left
 
     def open(self, path: str) -> bool:
-        """Open ``path``; False when it is another file now. Access is checked on the open file:
-        names can be redirected. Raises OSError, EMFILE beyond the descriptor budget."""
+        """Open ``path``; return False when it is another file now. Access is checked on the open
+        file: names can be redirected. Raises OSError, with EMFILE beyond the descriptor budget."""
         if not self._descriptors.take():
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         try:
@@ -131,7 +131,7 @@ class TailedFile:
         return True
 
     def rest(self) -> None:
-        """Close it until it changes."""
+        """Close the file until it changes."""
         status, seen, ended_as = os.fstat(self._fd), self._seen, self._ended_as
         self.close()
         self._left = status.st_size, status.st_mtime_ns
@@ -156,7 +156,7 @@ class TailedFile:
         return self._read_at(0, length)
 
     def has_before(self, marked: MarkedOffset) -> bool:
-        """Whether the bytes before that offset are the known ones."""
+        """Return whether the bytes before the marked offset are the expected ones."""
         offset, last = marked
         return Mark.of(self._read_at(offset - last.length, last.length)) == last
 
@@ -165,7 +165,7 @@ class TailedFile:
         return MarkedOffset(offset, Mark.of(self._read_at(offset - length, length)))
 
     def start_at_end(self) -> ReceivedBlock:
-        """Start at the end; the rest of an incomplete line is skipped."""
+        """Start at the file's end; the remainder of an incomplete line is skipped."""
         status = os.fstat(self._fd)
         size = status.st_size
         before = self._read_at(max(0, size - MARK_BYTES), min(size, MARK_BYTES))
@@ -181,7 +181,7 @@ class TailedFile:
         return self._block(None, b"", size)
 
     def has_more(self, now: float) -> bool:
-        """Returns whether there is more to read. ``quiet_since``: the last change."""
+        """Return whether there is more to read; a change sets ``quiet_since`` to ``now``."""
         status = os.fstat(self._fd)
         size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
@@ -194,7 +194,7 @@ class TailedFile:
         return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> ReceivedBlock | None:
-        """The next whole lines, about 1 MiB, or None. With ``ended`` the last needs no newline."""
+        """Return the next lines, about 1 MiB, or None. With ``ended`` the last needs no newline."""
         text = self._recognize()
         before, block = self._read_on(READ_BYTES)
         begin = self.cursor.offset
@@ -234,11 +234,11 @@ class TailedFile:
 
     @property
     def has_last_line(self) -> bool:
-        """Whether a last line without a newline may be there, unread since the last change."""
+        """Whether unread bytes remain that were not yet tried as a last line without newline."""
         return self.unread > 0 and (self._ended_as is None or self._ended_as != self._seen)
 
     def _recognize(self) -> FileText:
-        """The file's encoding by its first bytes; skips the byte order mark."""
+        """Return the encoding, recognised by the first bytes; skip the byte order mark."""
         if self._text is not None:
             return self._text
         beginning = self._read_at(0, TEXT_MARK_BYTES)
@@ -250,7 +250,8 @@ class TailedFile:
         return text
 
     def _pass_hole(self, text: FileText, before: bytes) -> bool:
-        """Skip NUL bytes once other bytes follow: until then a program may still write there."""
+        """Skip NUL bytes that are followed by other bytes; return whether any were skipped. At the
+        end of the file they stay, as a program may still write there."""
         begin = self.cursor.offset
         end = self._end_of_nuls(begin) // text.width * text.width
         if end == begin:
@@ -266,7 +267,7 @@ class TailedFile:
         return True
 
     def _end_of_nuls(self, begin: int) -> int:
-        """The offset of the first other byte; ``begin`` when there is none."""
+        """Return the offset of the first byte other than NUL; ``begin`` when there is none."""
         offset = begin
         while True:
             with contextlib.suppress(OSError):  # no known holes, or a hole up to the end
@@ -279,7 +280,7 @@ class TailedFile:
             offset += len(data)
 
     def _read_on(self, size: int) -> tuple[bytes, bytes]:
-        """The checked bytes before the cursor, and those after it."""
+        """Return the bytes before the cursor, once checked, and the bytes after it."""
         last = self.cursor.last
         data = self._read_at(self.cursor.offset - last.length, last.length + size)
         before, block = data[: last.length], data[last.length :]
@@ -299,7 +300,7 @@ class TailedFile:
         skipping: bool = False,
         unterminated: bool = False,
     ) -> None:
-        """Move the cursor. Marks use the bytes read, as the file may have changed."""
+        """Move the cursor. Marks are made of the bytes read, as the file may have changed."""
         offset = self.cursor.offset + taken
         if self.cursor.head.length < MARK_BYTES:
             head = before + block[:MARK_BYTES]
@@ -330,13 +331,13 @@ class TailedFile:
 
 
 def _last(before: bytes, block: bytes, taken: int) -> bytes:
-    """The bytes before ``taken`` that a mark covers."""
+    """Return the bytes before ``taken`` that a mark covers."""
     if taken >= MARK_BYTES:
         return block[taken - MARK_BYTES : taken]
     return (before + block[:taken])[-MARK_BYTES:]
 
 
 def _end_of_lines(text: FileText, block: bytes) -> int:
-    """The end of the last whole line that fits into a frame; 0 when there is none."""
+    """Return the end of the last whole line that fits into a frame; 0 when there is none."""
     ends = text.ends(block)[:MAX_ROWS]
     return int(ends[-1]) if len(ends) else 0

@@ -1,18 +1,18 @@
 """Decides which files a tail source reads, through rotation and restarts. Blocking.
 
 Rules
-1. A file is a device and inode, under any name. A missing file continues in a file with its path
-   and content: on another device that is a remounted volume.
+1. A file is identified by device and inode, under any name. A missing file continues in a file with
+   its path and content: on another device that is a remounted volume.
 2. A file that the globs match is followed. A file that matched once, or whose position is in the
    journal, is read to its end under its name in the folder, and when it grows later.
 3. A new file is noted durably before it is read, so that it is recognised under another name too. A
    file rotated before its discovery is recognised by number and age.
 4. A renamed or deleted file has ended after some quiet seconds; then its last line needs no
-   newline, nor, by option, does that of any file that was quiet for long.
+   newline. By option this holds for any file that was quiet for long.
 5. A file that is shorter than its position or begins differently was truncated or rewritten. If it
    was open it is read from its beginning; else it is another file with a reused inode.
-6. The rest of missing content is read from a copy beside it. From then on the copy is the file.
-   Compressed files are read as copies only.
+6. Unread content that a file no longer has is read from a copy in its folders. From then on the
+   copy is treated as the file. Compressed files are read only as copies.
 7. A file that only repeats the beginning of another is a copy of it, and not read.
 8. Missing content that may not have been read whole is reported and counted. A copy of truncated
    content is searched twice, some seconds apart, since copies are renamed and compressed.
@@ -54,11 +54,11 @@ OTHERS_FIRST = 10  # every so many polls
 
 
 class Tailer:
-    """``state`` is the journaled and noted source state; ``note`` makes changes durable at once.
-    Calls must not overlap.
+    """Reads the files of a source. ``state`` is the journaled and noted source state; ``note``
+    makes changes durable at once. Calls must not overlap.
 
-    ``unread_bytes``: beyond the positions at the last poll. ``starved``: the last ``poll`` lacked
-    descriptors. ``cut`` counts files truncated without a copy, so that lines may be lost.
+    ``unread_bytes``: bytes beyond the positions at the last poll. ``starved``: the last ``poll``
+    lacked descriptors. ``cut`` counts files truncated without a copy, so that lines may be lost.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Tailer:
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """Path -> reason."""
+        """Reasons of unreadable files, by path."""
         return dict(self._unreadable.values())
 
     def poll(self, now: float) -> list[ReceivedBlock]:
-        """Read new lines of files in turn, about 4 MiB at most. ``now`` only grows."""
+        """Read new lines of files in rotation, about 4 MiB at most. ``now`` must only grow."""
         self.starved = False
         self._scan(now)
         blocks: list[ReceivedBlock] = []
@@ -131,7 +131,7 @@ class Tailer:
         return [*changes, *blocks]
 
     def watch(self, now: float) -> None:
-        """While paused: find and note files, and measure unread bytes."""
+        """Find and note files, and measure unread bytes; called while paused."""
         self.starved = False
         self._scan(now)
         if now < self._next_measure:
@@ -189,7 +189,7 @@ class Tailer:
         self._descriptors.lack()
 
     def _may_rest(self, file: TailedFile, now: float) -> bool:
-        """Whether to close a file without news."""
+        """Return whether to close a file without new content."""
         quiet = now - file.quiet_since >= IDLE_SECONDS or self._descriptors.is_short
         return (
             quiet
@@ -253,11 +253,11 @@ class Tailer:
         return block
 
     def _waited_long(self, file: TailedFile, now: float) -> bool:
-        """Whether its last line is taken without a newline."""
+        """Return whether the file was quiet long enough to take its last line without newline."""
         return now - file.quiet_since >= self._last_line_seconds
 
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
-        """The file was truncated, rewritten, or replaced."""
+        """Read a truncated or rewritten file from its beginning, or release a replaced one."""
         if file.followed or file.trusted:
             log.info("%s was truncated or rewritten; reading it from its beginning", file.name)
         before = file.cursor
@@ -272,8 +272,8 @@ class Tailer:
         return self._state_chunk({**kept, state_key(file.key): start.to_state()})
 
     def _switch_file(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
-        """Another file has its inode: read it if followed, or named like a generation of the
-        log."""
+        """Release a file whose inode is another file's. Read the other file if it is followed, or
+        named like a generation of the log."""
         before, key = file.cursor, file.key
         position = FilePosition.new(file.name) if file.followed and file.name is not None else None
         if not file.followed and may_be_made_of(file) and not before.identity:
@@ -286,7 +286,7 @@ class Tailer:
         return state
 
     def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
-        """The file is missing: continue in a copy, if there is one."""
+        """Continue a missing file in its copy; without one search compressed files."""
         copy = self._copies.find(file)
         if copy is not None:
             return self._hand_over(file, *copy)
@@ -298,8 +298,8 @@ class Tailer:
         return self._take(self.tracked.enter(compressed), now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
-        """Replace the file by its copy, unless the copy is followed itself. Unread former content
-        under the copy's inode is tracked."""
+        """Replace the file by its copy; a copy that was itself read keeps its position. Unread
+        former content under the copy's inode is tracked."""
         log.info("continuing %s in its copy %s", file.cursor.path, copy.name)
         before = copy.cursor
         self.tracked.enter(copy)
@@ -353,9 +353,9 @@ class Tailer:
 
 
 class Turns:
-    """The order of checks of many ``files``, which may change: files with recent news, least
-    recently read first; then others in turn, within a share of the time; then new ones. Reversed
-    now and then, as a backlog may use up a poll."""
+    """The order in which many ``files``, which may change, are checked. Files with recent new lines
+    come first, least recently read ones ahead; then others in rotation, within a share of the time;
+    then new files. Some polls reverse the order, as a backlog may use up a poll."""
 
     def __init__(self, files: Collection[FileKey], timer: Callable[[], float]) -> None:
         self._files = files
@@ -377,7 +377,7 @@ class Turns:
         self._round.appendleft(key)
 
     def due(self, now: float, starved: Callable[[], bool]) -> Iterator[FileKey]:
-        """The files to check now; new ones wait during a shortage of descriptors."""
+        """Return the files to check now; new ones wait during a shortage of descriptors."""
         self._polls += 1
         parts = [self._with_news(now), self._in_turn(now), self._new(starved)]
         if self._polls % OTHERS_FIRST == 0:

@@ -1,4 +1,4 @@
-"""The files of a tail source, and their present paths; rules are in ``tailer``. Blocking."""
+"""The files of a tail source, and their present paths; the rules are in ``tailer``. Blocking."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SEEN_PREFIX = "tail-seen:"
 
 
 class TrackedFiles:
-    """``on_new`` is called for each new file. ``to_skip``: not read from the start. Counters:
-    ``skipped`` compressed files, ``missed`` ones (gone or compressed unread). ``not_noted``: the
-    last note's error."""
+    """The files of a source. ``on_new`` is called for each new file. ``to_skip``: files not read
+    from the start. ``skipped`` counts compressed files, ``missed`` those gone or compressed unread.
+    ``not_noted``: the last note's error."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class TrackedFiles:
         self.copies = Copies(self.files, following)
         self._on_new = on_new
         self._packed: dict[FileKey, str] = {}
-        """Skipped files and their names; under another name it may be another file."""
+        """Skipped compressed files and their names; under another name it may be another file."""
         self._to_note: dict[str, object] = {}
         self.to_skip: set[FileKey] = set()
         self._noted: dict[FileKey, str] = {}
-        """Their keys in the noted state."""
+        """State keys of noted files."""
         self._compared: dict[FileKey, Sight] = {}
-        """Closed files as of the last comparison of their content."""
+        """Closed files as they were when their content was last compared."""
         self._changes: dict[str, object] = {}
         """State changes to journal with the next blocks."""
         for key, cursor in cursors(state).items():
@@ -97,7 +97,7 @@ class TrackedFiles:
         return self._search.unsearched
 
     def take_changes(self) -> Iterator[dict[str, object]]:
-        """Pending state changes for the journal, in parts."""
+        """Yield pending state changes for the journal, in parts."""
         if self._skip_existing and not self.to_skip:
             self._changes |= {_SEEN_PREFIX + pattern: True for pattern in self._skip_existing}
             self._skip_existing = []
@@ -139,8 +139,8 @@ class TrackedFiles:
         return file
 
     def keep(self, key: FileKey, before: FilePosition, *, suspect: bool) -> dict[str, object]:
-        """Track the former content of a file under its own key. Returns the state changes.
-        Incomparable candidates for a ``suspect`` file's copy are counted as missed."""
+        """Track the former content of a file under a key of its own; return the state changes. For
+        a ``suspect`` file, possible copies that cannot be compared are counted as missed."""
         gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self.files)
         identity = before.identity or key.identity
         file = self.add(gone, replace(before, identity=identity, suspect=suspect))
@@ -151,13 +151,13 @@ class TrackedFiles:
         return {state_key(gone): file.cursor.to_state()}
 
     def is_newest(self, cursor: FilePosition) -> bool:
-        """Whether it is the newest file of its name; the others were rotated earlier."""
+        """Return whether no known file of the same name is newer; older ones were rotated."""
         newest = self.copies.newest(cursor.real_path).cursor
         return newest.modified_ns <= cursor.modified_ns
 
     def scan(self, now: float) -> None:
-        """Find new files, and the paths of known ones. Raises OSError without a descriptor, when
-        files would only seem to be gone."""
+        """Find new files, and the paths of known ones. Raises OSError if out of descriptors, when
+        files would falsely seem to be gone."""
         require_directories()
         hits = regular_files(path for path in self._search.paths() if not self._is_excluded(path))
         require_directories()
@@ -211,7 +211,7 @@ class TrackedFiles:
     def _make_room(
         self, hits: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None]
     ) -> dict[FileKey, TailedFile]:
-        """Release files whose inode now belongs to another file."""
+        """Release files whose inode now belongs to another file; return the released ones."""
         others = {}
         for key, sight in sights.items():
             file = self.files[key]
@@ -230,7 +230,7 @@ class TrackedFiles:
         sights: Mapping[FileKey, Sight | None],
         now: float,
     ) -> dict[str, FilePosition]:
-        """Update the path of each file. Returns renamed files by old path."""
+        """Update the path of each file; return the positions of renamed ones by old path."""
         renamed = {}
         for key, file in self.files.items():
             if isinstance(file, CompressedFile):
@@ -253,7 +253,7 @@ class TrackedFiles:
         return renamed
 
     def _is_another(self, file: TailedFile, sight: Sight) -> bool:
-        """Whether a closed file's inode has other content or, if unknown, an impossible name."""
+        """Return whether a closed file's inode has other content or, if unread, a foreign name."""
         if file.is_open:
             return False
         if not file.cursor.offset:
@@ -266,8 +266,8 @@ class TrackedFiles:
         return another
 
     def leave(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
-        """Release a file whose inode is another file's. Its content is tracked, unless it was
-        renamed before it was read. Returns the state changes."""
+        """Release a file whose inode is another file's; return the state changes. The released
+        content is tracked, unless it was renamed before it was read."""
         before, key = file.cursor, file.key
         is_copy = before.identity and file.name != before.path
         is_renamed = file.followed and not before.offset and file.name != before.path
@@ -282,7 +282,7 @@ class TrackedFiles:
         self, key: FileKey, original: FilePosition, sight: Sight, others: Container[FileKey]
     ) -> TailedFile:
         """Follow a new file from its beginning, under the paths of ``original``. The journal may
-        have the keys in ``others`` as older files."""
+        have keys in ``others`` for older files."""
         cursor = original.at_start(size=sight.size, modified_ns=sight.modified_ns)
         file = self.add(key, cursor)
         file.name = sight.path
@@ -305,7 +305,7 @@ class TrackedFiles:
             self.not_noted, self._to_note = "", {}
 
     def _goes_on(self, key: FileKey, path: str, hits: Mapping[FileKey, Sight]) -> bool:
-        """Whether it continues a known missing file. Raises OSError."""
+        """Return whether ``path`` continues a missing file; take its position. Raises OSError."""
         for tracked in self.copies.known_as(path):
             gone = tracked.name is None and not tracked.is_open and not tracked.key.cut
             if gone and tracked.cursor.offset and self.copies.has_content(key, path, tracked):

@@ -1,2 +1,2 @@
-"""Operator commands: each is a compare-and-set transaction with an entry in ``/audit``. They raise
-``ConflictError`` for a concurrent change and ``UnavailableError`` without ZooKeeper."""
+"""Operator commands. Each is a compare-and-set transaction with an entry in ``/audit``. A command
+raises ``ConflictError`` after a concurrent change, ``UnavailableError`` without ZooKeeper."""

@@ -37,7 +37,7 @@ from zkschema.records import COLLECT
 
 RESTING = ("suspended", "stopped")
 NAMED_WRITES = 400
-"""Writes per transaction, at most: its audit entry names the partition of each."""
+"""The most writes in one transaction, since its audit entry names the partition of each."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,21 @@ class Advanced:
 
 @dataclass(frozen=True)
 class Advances:
-    """``unreadable``: journals and acks that could not be read and stay unchanged."""
+    """Acks that advance. ``unreadable``: unreadable journals and acks, which stay unchanged."""
 
     advanced: tuple[Advanced, ...]
     unreadable: tuple[Unreadable, ...] = ()
 
 
 def behind(store: Store, floors: Mapping[str, int]) -> Advances:
-    """The acks below the ``floors`` (journal -> oldest retained offset) of their journals."""
+    """Return the acks below the ``floors`` (oldest retained offset by journal)."""
     advances, unreadable = _advances(store, floors)
     return Advances(tuple(advanced for advanced, _ in advances), unreadable)
 
 
 def advance_acks(operator: Operator, floors: Mapping[str, int]) -> Advances:
-    """Raise acks to the floor of their journal; returns those moved. Idempotent. Raises
-    ``ConflictError`` for an ack in a decided batch."""
+    """Raise acks to the oldest retained offset of their journal; return the changed ones.
+    Idempotent. Raises ``ConflictError`` for an ack in a decided batch."""
     store = operator.store
     advances, unreadable = _advances(store, floors)
     refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in advances))
@@ -123,7 +123,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class _Move:
-    """``registered`` guards a first ack: it fails when the partition is gone."""
+    """A change of one ack. ``registered`` refuses a first ack of a deregistered partition."""
 
     flow: str
     reset: Reset
@@ -140,7 +140,7 @@ class _Move:
 
 
 def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
-    """Raises ``ConflictError`` unless the flow is suspended or stopped."""
+    """Return the flow's record. Raises ``ConflictError`` unless suspended or stopped."""
     current = require_flow(store, flow)
     if current.value.state not in RESTING:
         raise ConflictError(
@@ -150,7 +150,7 @@ def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
 
 
 def still_collected(store: Store, flow: str) -> list[str]:
-    """Tasks and nodes that may still collect the flow, a line each."""
+    """Return the tasks and nodes that may still collect the flow, as one line of text each."""
     plan = read_plan(store, flow)
     planned = plan.value.tasks if plan else {}
     decided = {batch.task: batch for batch in decided_batches(store, flow)} if planned else {}
@@ -164,15 +164,14 @@ def still_collected(store: Store, flow: str) -> list[str]:
 
 
 def resets(store: Store, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
-    """The changes that ``reset_acks`` would make; raises as it does."""
+    """Return the changes that ``reset_acks`` would make; raises the same errors."""
     refuse_decided(store, ((flow, name) for name in offsets))
     return tuple(move.reset for move in _moves(store, flow, offsets))
 
 
 def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
-    """Set the flow's offsets (partition -> offset); returns the changes. Idempotent. Raises
-    ``UserError`` for an unknown partition, ``ConflictError`` for one in a decided batch or while
-    the flow is collected."""
+    """Set the flow's offsets by partition; return the changes. Idempotent. Raises ``UserError`` for
+    an unknown partition, ``ConflictError`` in a decided batch or while the flow is collected."""
     store = operator.store
     current = require_resting(store, flow)
     plan = read_plan(store, flow)
@@ -208,7 +207,7 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
 
 
 def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
-    """Let the discovery task read held-back partitions; ``to``: partition -> start."""
+    """Let the discovery task read held-back partitions; ``to``: the start of each."""
     record = operator.store.read(paths.partitions(flow))
     if record is None:
         raise ConflictError(f"flow {flow} has no partitions any more: try again")
@@ -240,7 +239,7 @@ def _on_nodes(store: Store, flow: str) -> Iterator[str]:
 
 
 def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
-    """Skips partitions that are at their offset already."""
+    """Return the needed changes of acks, without partitions already at the given offset."""
     names = sorted(offsets)
     registered = partitions.registered(store, flow, names)
     for name in names:
@@ -269,7 +268,7 @@ def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) ->
 
 
 def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
-    """Delete a cursor; its reader fails at its next step. Raises ``UserError``."""
+    """Delete a cursor, whose reader then fails. Raises ``UserError`` for the flow's own cursor."""
     store = operator.store
     require_flow(store, flow)
     cursors = [name for name in store.children(paths.acks(flow)) if name != CURSOR_MAIN]

@@ -1,4 +1,4 @@
-"""Flows that read other flows: their cursors, and texts composed by ``flumeng.config.chain``."""
+"""Flows that read others: their cursors and their texts, composed by ``flumeng.config.chain``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from zkschema.bootstrap import CURSOR_MAIN
 
 @dataclass(frozen=True)
 class Composition:
-    """``runs``: ``text`` composed with ``chain``, or "". ``because``: reason of a derived
-    change."""
+    """A flow's ``text``, and ``runs``: the text composed with ``chain``, or "". ``because``: why
+    the text of another flow changes this one."""
 
     text: str
     runs: str = ""
@@ -40,7 +40,7 @@ class Composition:
 
 
 class CurrentTexts:
-    """Caches the current flows; ``applied`` texts take precedence."""
+    """A cache of flows and their current texts. The ``applied`` texts replace the stored ones."""
 
     def __init__(self, store: ReadableStore, applied: Mapping[str, str]) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class CurrentTexts:
         self.revisions: dict[str, records.Revision] = {}
 
     def read(self, flows: Iterable[str]) -> None:
-        """Reads flows before texts, since a text never changes. Deleted flows have no text."""
+        """Read the flows, then their texts, which never change. Deleted flows have no text."""
         missing = [flow for flow in dict.fromkeys(flows) if flow not in self.flows]
         records_by_flow = found_by_name(self._store, paths.flow, missing)
         self.flows |= records_by_flow
@@ -77,7 +77,7 @@ class CurrentTexts:
         return upstream or flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
-        """Other flows that read the same journals, and so may have these in their chains."""
+        """Return the other flows that read the same journals: these may be in their chains."""
         names_given = set(flows)
         self.read(sorted(names_given))
         there = set(self._store.children(paths.flows()))
@@ -91,8 +91,8 @@ class CurrentTexts:
 
 @dataclass(frozen=True)
 class Composed:
-    """``flows``: those applied, then those that change with them; ``refused``: flow -> reason.
-    ``records`` are read first, so that a concurrent change of the chain conflicts."""
+    """Composed flows. ``flows``: the applied ones, then those that change with them. ``refused``:
+    reason by flow. ``records`` are read first, so that a concurrent change conflicts."""
 
     flows: Mapping[str, Composition]
     refused: Mapping[str, str]
@@ -100,7 +100,7 @@ class Composed:
 
 
 def compose(store: ReadableStore, texts: Mapping[str, str]) -> Composed:
-    """Compose the texts (flow -> text) as if all were applied together."""
+    """Compose the texts (by flow) as if all were applied together."""
     current = CurrentTexts(store, texts)
     current.read(texts)
     made: dict[str, Composition] = {}
@@ -128,13 +128,13 @@ def compose(store: ReadableStore, texts: Mapping[str, str]) -> Composed:
 
 
 def downstream_of(store: ReadableStore, flow: str) -> list[str]:
-    """The flows that have this one in their chains."""
+    """Return the flows that have this one in their chains."""
     current = CurrentTexts(store, {})
     return [reader for reader in current.readers([flow]) if flow in _chain(current, reader)]
 
 
 def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
-    """Other flows whose tasks run a text composed with one of these."""
+    """Return the other flows whose tasks run a text composed with one of these."""
     current = CurrentTexts(store, {})
     return [
         reader
@@ -144,7 +144,7 @@ def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
 
 
 def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
-    """Empty for a broken or circular chain."""
+    """Return the flows that this one reads through; empty for a broken or circular chain."""
     try:
         return tuple(link.flow for link in chain_of(flow, current.text_of))
     except (CycleError, SpecError):
@@ -152,7 +152,7 @@ def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
 
 
 def _composition(current: CurrentTexts, flow: str) -> Composition | None:
-    """None when a flow of its chain is missing. Raises ``CycleError``, ``SpecError``."""
+    """Compose the flow; None when its chain lacks a flow. Raises ``CycleError``, ``SpecError``."""
     text = current.text_of(flow)
     chain = chain_of(flow, current.text_of)
     texts = [chain_text for link in chain if (chain_text := current.text_of(link.flow)) is not None]
@@ -175,13 +175,13 @@ def upstream_of(spec: FlowSpec) -> str | None:
 
 
 def readers_of(store: ReadableStore, flow: str) -> list[str]:
-    """The names of foreign cursors: flows and other readers."""
+    """Return the names of other readers' cursors: flows and external readers."""
     cursors = store.children(paths.acks(flow))
     return sorted(cursor for cursor in cursors if cursor != CURSOR_MAIN)
 
 
 def why_not_deleted(store: ReadableStore, flow: str) -> str:
-    """Empty when nothing but its own isolated parts reads the flow."""
+    """Return why the flow may not be deleted; empty when only its isolated parts read it."""
     names = readers_of(store, flow)
     parts = parts_among(names, flow)
     readers = sorted({*names, *downstream_of(store, flow)} - {*parts})
@@ -197,7 +197,7 @@ def why_not_deleted(store: ReadableStore, flow: str) -> str:
 
 
 def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
-    """Flow -> its cursors at other flows."""
+    """Return each flow's cursors at other flows."""
     flows = store.children(paths.flows())
     cursors_of: dict[str, list[Path]] = {}
     listed = store.children_many([paths.acks(flow) for flow in flows])
@@ -211,8 +211,8 @@ def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
 def subscribe(
     store: ReadableStore, texts: Mapping[str, str], before: Mapping[str, str | None]
 ) -> tuple[dict[str, list[Write]], dict[str, str]]:
-    """Returns flow -> writes that create its cursor, and flow -> reason for refusal. ``texts`` run
-    after the apply, ``before`` run now."""
+    """Return the writes that create each flow's cursor, and the reason of each refused flow.
+    ``texts``: after the apply; ``before``: the current ones."""
     writes: dict[str, list[Write]] = {}
     refused: dict[str, str] = {}
     taken = {cursor: read for read, cursor in leases.names(store)}
@@ -273,7 +273,7 @@ def _upstream_of_text(text: str | None) -> str | None:
 
 
 def has_journals(text: str | None) -> bool:
-    """Whether a flow of that text has journals on its own nodes."""
+    """Return whether a flow with that text writes journals on nodes, not into Kafka."""
     try:
         spec = parse_flow(text or "")
     except SpecError:

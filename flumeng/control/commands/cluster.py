@@ -40,11 +40,11 @@ from zkschema.verify import Problem, verify
 SCHEMA = str(paths.schema())
 NO_CLUSTER = "this chroot holds no flumeng cluster: run `flumeng schema init`"
 ATTEMPTS = 20
-"""Retries of a migration while nodes and masters write concurrently."""
+"""Attempts of a migration while nodes and masters write concurrently."""
 
 
 def init_cluster(operator: Operator) -> list[str]:
-    """Create the znodes of an empty cluster; returns the paths that were missing."""
+    """Create the znodes of an empty cluster; return the paths that were missing."""
     created = tree.init(operator.store)
     if created:
         operator.commit([], "schema init")
@@ -52,8 +52,7 @@ def init_cluster(operator: Operator) -> list[str]:
 
 
 def export_cluster(store: Store) -> dict[str, Any]:
-    """Persistent znodes without secrets. Raises ``UserError`` without a cluster,
-    ``CorruptError``."""
+    """Return all persistent znodes without secrets. Raises ``UserError``, ``CorruptError``."""
     exported = documents(store.dump())
     schema = exported.get(SCHEMA)
     if schema is None:
@@ -65,10 +64,10 @@ def export_cluster(store: Store) -> dict[str, Any]:
 
 
 def import_cluster(operator: Operator, exported: object) -> int:
-    """Import a document into an empty chroot; returns the number of znodes. Raises ``UserError``.
-    The schema is written last, with a higher generation, so that an interrupted import can be
-    repeated. Intents are left out: their targets may have taken batches since. Only the primary of
-    a journal is in sync, since other replicas may lack later events."""
+    """Import a document into an empty chroot; return the number of znodes. Raises ``UserError`` for
+    an invalid document or a chroot with other content. The schema is written last, with a higher
+    generation, so that an interrupted import can be repeated. Intents are left out: targets may
+    have accepted later batches. Only primaries are in sync: other replicas may lack events."""
     store = operator.store
     znodes = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
     schema_document = znodes.get(SCHEMA)
@@ -99,7 +98,7 @@ def import_cluster(operator: Operator, exported: object) -> int:
 
 
 def _renamed(path: str, document: Any) -> Any:
-    """Upgrade a document of the unreleased version to the field names of version 1."""
+    """Rename the fields of a document of the unreleased version to those of version 1."""
     if document is None or not (table.journal.matches(path) or table.node.matches(path)):
         return document
     new = {"copies": "replicas", "away_since": "down_since"}
@@ -110,7 +109,7 @@ def _renamed(path: str, document: Any) -> Any:
 
 
 def verify_cluster(store: Store) -> list[Problem]:
-    """Schema violations and orphaned znodes, with the repair of each."""
+    """Return schema violations and orphaned znodes, with the repair of each."""
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
     loose = [mismatch.problem for mismatch in acl_mismatches(store, ["/", *dump])]
@@ -123,12 +122,12 @@ def repairs(store: Store) -> list[Repair]:
 
 
 def access_problems(store: Store) -> list[Problem]:
-    """Access lists that ``set_access`` would correct."""
+    """Return the access lists that ``set_access`` would correct."""
     return [mismatch.problem for mismatch in acl_mismatches(store, ["/", *store.dump()])]
 
 
 def repair_cluster(operator: Operator, approved: Sequence[Repair]) -> list[Repair]:
-    """Apply the ``approved`` repairs still needed, except to changed znodes; returns them."""
+    """Apply and return the ``approved`` repairs still needed, except to changed znodes."""
     store = operator.store
     before = store.dump()
     versions = _versions(store, {str(c.path) for r in approved for c in r.changes}, before)
@@ -166,7 +165,7 @@ def _is_document(data: bytes) -> bool:
 
 
 def _without_session(store: Store, dump: Mapping[str, bytes]) -> list[str]:
-    """Ephemeral znodes that have no session."""
+    """Return the paths of ephemeral znodes that have no session."""
     named = [
         at(path, {})[0]
         for path, data in dump.items()
@@ -196,7 +195,7 @@ def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
 
 
 def pending_migrations(store: Store) -> list[Migration]:
-    """The migrations to this flumeng's version, in order. Raises ``UserError`` without a path."""
+    """Return, in order, the migrations to this version. Raises ``UserError`` without a path."""
     try:
         return migrations.path_to(_schema(store).value.version, table.VERSION)
     except LookupError as error:
@@ -204,8 +203,8 @@ def pending_migrations(store: Store) -> list[Migration]:
 
 
 def migrate_cluster(operator: Operator, migration: Migration) -> int:
-    """Migrate the tree by one version; returns the number of written znodes. Idempotent. Raises
-    ``ConflictError`` while a process of an older version is live, ``CorruptError``."""
+    """Migrate the tree by one version; return the number of written znodes. Idempotent. Raises
+    ``CorruptError``, and ``ConflictError`` while a process of an older version is live."""
     store = operator.store
     target = migration.before + 1
     older = [str(process) for process in live_processes(store) if process.schema < target]
@@ -231,7 +230,7 @@ def migrate_cluster(operator: Operator, migration: Migration) -> int:
 def _carry_out(
     store: Store, migration: Migration, schema: Write, end: Callable[[list[Write]], object]
 ) -> int:
-    """Write in parts; ``end`` commits the last one. Returns the number of writes."""
+    """Write the migration in parts, the last one with ``end``; return the number of writes."""
     for attempt in range(1, ATTEMPTS + 1):
         writes = _writes(store, migration)
         room = store.scale.weigh(schema) + room_bytes(store.scale)
@@ -249,7 +248,7 @@ def _carry_out(
 
 
 def _writes(store: Store, migration: Migration) -> list[Write]:
-    """The remaining writes, each conditional on the version that the migration read."""
+    """Return the remaining writes, each conditional on the version that the migration read."""
     named = [path for path, data in store.dump().items() if data]
     seen = store.read_many([at(path, {})[0] for path in named])
     versions = {path: znode.version for path, znode in zip(named, seen, strict=True) if znode}
@@ -278,13 +277,13 @@ def _schema(store: Store) -> Versioned[Schema]:
 
 @dataclass(frozen=True, kw_only=True)
 class AnyRecord(Record):
-    """All fields are in ``extra``, which must contain ``"v"``."""
+    """A record of unknown kind: all fields are in ``extra``, which must contain ``"v"``."""
 
     VERSION: ClassVar[int] = sys.maxsize
 
 
 def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
-    """Every persistent znode: path -> document, None for a folder. Raises ``CorruptError``."""
+    """Return the documents of all persistent znodes, None for folders. Raises ``CorruptError``."""
     by_path = {}
     for path, data in dump.items():
         row = table.find(path)

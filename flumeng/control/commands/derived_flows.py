@@ -38,12 +38,12 @@ NAME_CHARACTERS = 63
 SUFFIX_CHARACTERS = 16
 NAMED = 100
 Bounds = Mapping[str, tuple[int, int]]
-"""Label of a partition, such as ``orders.3`` -> first offset and end."""
+"""First offset and end by label of a partition, such as ``orders.3``."""
 ID_CHARACTERS = 8
 
 
 def free_name(store: ReadableStore, flow: str, kind: str) -> str:
-    """An unused ``FLOW-KIND-N``; tombstones count as used."""
+    """Return an unused name ``FLOW-KIND-N``; names of deleted flows (tombstones) count as used."""
     used = {*store.children(paths.flows()), *store.children(paths.tombstones())}
     number = 1
     while (name := f"{flow[: NAME_CHARACTERS - SUFFIX_CHARACTERS]}-{kind}-{number}") in used:
@@ -52,7 +52,7 @@ def free_name(store: ReadableStore, flow: str, kind: str) -> str:
 
 
 def require_allowed(store: Store, text: str, name: str) -> None:
-    """Raises the errors of ``start`` for the text."""
+    """Check that ``start`` would accept the text; raises the same errors."""
     check_flow(text)
     next_revisions(store, {name: text}, 0)
 
@@ -82,7 +82,7 @@ def _effective(store: Store, flow: str) -> str:
 
 
 def current_text(store: Store, flow: str) -> str:
-    """Raises ``UserError`` for a flow that cannot be backfilled."""
+    """Return the flow's current text. Raises ``UserError`` for a flow that cannot be backfilled."""
     text = _effective(store, flow)
     require_offsets(flow, parse_flow(text))
     return text
@@ -90,8 +90,8 @@ def current_text(store: Store, flow: str) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """A range of write times: ``start`` (empty: open) is inclusive, ``end`` exclusive. Empty
-    ``paths``: those of the flow."""
+    """A range of write times: ``start`` (empty: open) is inclusive, ``end`` exclusive. ``paths``:
+    those to read; empty: the paths in the flow's text."""
 
     start: str
     end: str
@@ -99,7 +99,8 @@ class Written:
 
 
 def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
-    """Whether a backfill reads objects. Raises ``UserError`` for ``paths`` without objects."""
+    """Return whether a backfill reads objects. Raises ``UserError`` for ``paths`` when the flow
+    reads no objects."""
     spec = parse_flow(_effective(store, flow))
     objects = bool(bounded_by(spec, TimeBounds))
     if paths and not objects:
@@ -108,7 +109,7 @@ def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
 
 
 def start_objects_backfill(operator: Operator, flow: str, name: str, written: Written) -> None:
-    """Raises as ``start_backfill``."""
+    """Create the backfill flow ``name`` over objects. Raises as ``start_backfill``."""
     text = times_text(
         _effective(operator.store, flow), name, written.paths, written.start, written.end
     )
@@ -119,7 +120,8 @@ def start_objects_backfill(operator: Operator, flow: str, name: str, written: Wr
 
 
 def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> None:
-    """Raises ``UserError`` for empty bounds or a flow without such a source, ``SpecError``."""
+    """Create the backfill flow ``name`` over these offsets. Raises ``SpecError``, and ``UserError``
+    for empty bounds or a flow without offsets."""
     text = offsets_text(current_text(operator.store, flow), name, bounds)
     named = list(bounds.items())[:NAMED]
     ranges = ", ".join(f"{label} {start}-{end}" for label, (start, end) in named)
@@ -128,7 +130,7 @@ def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> 
 
 
 def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """The nonempty ranges by partition. Raises ``UserError`` when all are empty."""
+    """Return the nonempty ranges by partition. Raises ``UserError`` when all are empty."""
     ranges = {name: (starts[name], ends[name]) for name in starts if starts[name] < ends[name]}
     if not ranges:
         raise UserError("no partition has anything between --from and --to")
@@ -137,7 +139,7 @@ def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tupl
 
 @dataclass(frozen=True)
 class DeadLettersOf:
-    """A flow with dead letters in ``files``; ``current``: replay flow -> its list."""
+    """A flow with dead letters in ``files``. ``current``: each replay flow's list."""
 
     flow: str
     record: Versioned[records.Flow]
@@ -147,7 +149,8 @@ class DeadLettersOf:
 
 
 def dead_letters_of(store: ReadableStore, flow: str) -> DeadLettersOf:
-    """Raises ``UserError`` for unreadable dead letters, and for a derived flow or isolated part."""
+    """Return the flow's dead letters. Raises ``UserError`` for unreadable ones, and for derived
+    flows and isolated parts."""
     record = require_flow(store, flow)
     if is_part(flow):
         raise UserError(
@@ -186,7 +189,7 @@ def require_own_place(store: ReadableStore, letters: DeadLettersOf) -> None:
 
 
 def refuse_hosts(store: ReadableStore, letters: DeadLettersOf) -> None:
-    """Raises ``UserError`` for dead letters on the disks of several hosts."""
+    """Raises ``UserError`` when the dead letters are on local disks of several hosts."""
     if not letters.files.local_path:
         return
     hosts = collecting_hosts(store, parse_flow(letters.text))
@@ -200,13 +203,13 @@ def refuse_hosts(store: ReadableStore, letters: DeadLettersOf) -> None:
 
 
 def list_name(flow: str) -> str:
-    """A new unique name for the replay list of ``flow``."""
+    """Return a new unique name for the replay list of ``flow``."""
     short = flow[: NAME_CHARACTERS - ID_CHARACTERS - 1]
     return f"{short}-{uuid.uuid4().hex[:ID_CHARACTERS]}"
 
 
 def check_replay(store: Store, letters: DeadLettersOf, name: str) -> None:
-    """Raises the errors of ``start_replay``, before a list is written."""
+    """Check that ``start_replay`` would succeed, before a list is written; raises its errors."""
     text = replay_text(letters.flow, letters.text, name, list_name(name), [1])
     require_allowed(store, text, name)
 
@@ -220,8 +223,8 @@ def start_replay(
     *,
     chosen: str,
 ) -> None:
-    """Create the flow ``name`` that reads the list ``replay``; ``chosen`` is for the audit. Raises
-    ``SpecError``, and ``ConflictError`` for a flow changed since it was read."""
+    """Create the flow ``name`` that reads the list ``replay``; ``chosen``: text for the audit.
+    Raises ``SpecError``, and ``ConflictError`` when the flow changed since it was read."""
     flow = letters.flow
     text = replay_text(flow, letters.text, name, replay, rows)
     start(
@@ -236,7 +239,7 @@ def start_replay(
 
 
 def note_purge(operator: Operator, letters: DeadLettersOf, purged: str) -> None:
-    """Called before anything is deleted. Raises ``ConflictError`` when the flow has changed."""
+    """Audit a purge before files are deleted. Raises ``ConflictError`` if the flow has changed."""
     command = f"flow dead purge {letters.flow}: {purged}"
     operator.commit([_unchanged(letters)], command)
 
@@ -248,8 +251,8 @@ def _unchanged(letters: DeadLettersOf) -> Put:
 def _others(
     store: ReadableStore, flow: str, holding: str = ""
 ) -> Iterator[tuple[str, FlowSpec, str]]:
-    """Other flows (name, spec, derived from): those of ``flow``, or with ``holding`` in the
-    text."""
+    """Yield name, specification and original of other flows: those derived from ``flow``, or all
+    with ``holding`` in the text."""
     names = [name for name in store.children(paths.flows()) if name != flow]
     flows = {
         name: record

@@ -1,4 +1,4 @@
-"""Changes of flows. A text changes only by a new revision, also for a rollback."""
+"""Changes of flows. Every change of a text makes a new revision; a rollback does too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 
 
 def apply_flow(operator: Operator, text: str, *, expect_revision: int | None = None) -> Applied:
-    """``apply_flows`` for one. Raises ``SpecError`` too."""
+    """Apply one flow. Raises as ``apply_flows``, and ``SpecError``."""
     name = check_flow(text).flow
     made = apply_flows(operator, {name: text}, expect_revision=expect_revision)
     return next(result for result in chain.from_iterable(made) if result.flow == name)
@@ -48,9 +48,8 @@ def apply_flows(
 ) -> Iterator[list[Applied]]:
     """Make each valid text the current revision of its flow; a new flow starts to run. Isolated
     parts and readers ``after: filters`` change with their flow. ``expect_revision`` must be current
-    (0: no such flow). A deleted flow's name is free once its last journal is gone. Uses as few
-    transactions as fit and yields the flows applied by each. Raises ``RefusedError`` before
-    anything is written."""
+    (0: no such flow). A deleted flow's name is free once its last journal is removed. Yields the
+    applied flows of each of few transactions. Raises ``RefusedError`` before any write."""
     store = operator.store
     schema = tree.require_versioned(store)
     revisions = next_revisions(store, texts, expect_revision)
@@ -75,8 +74,7 @@ def apply_flows(
 def rollback_flow(
     operator: Operator, flow: str, number: int, *, expect_revision: int | None = None
 ) -> Applied:
-    """Make a revision with the text of revision ``number``. Raises as ``rollback_text`` and
-    ``apply_flow``."""
+    """Make a revision with an older text. Raises as ``rollback_text`` and ``apply_flow``."""
     store = operator.store
     text = rollback_text(store, flow, number)
     why = f"rollback to revision {number}"
@@ -96,7 +94,8 @@ def rollback_flow(
 
 
 def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
-    """Raises ``UserError`` for an unknown flow or revision and a text that became invalid."""
+    """Return the text of a revision. Raises ``UserError`` for an unknown flow or revision, and
+    ``SpecError`` for a text that became invalid."""
     require_flow(store, flow)
     if is_part(flow):
         raise UserError(
@@ -111,7 +110,7 @@ def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
 def _confirm(
     operator: Operator, checks: Sequence[Write], revisions: Sequence[NextRevision], command: str
 ) -> None:
-    """Applying the revision that a flow went back to settles its failed rollout."""
+    """Clear the failed rollouts of flows that are applied at the revision they went back to."""
     kept = {r.flow: r.current for r in revisions if r.current and not r.changed}
     back = {flow: record for flow, record in kept.items() if record.value.went_back}
     for flow, record in back.items():
@@ -123,9 +122,8 @@ def _confirm(
 def set_flow_state(
     operator: Operator, flow: str, state: str, *, expect_revision: int | None = None
 ) -> bool:
-    """Set the state of the flow and its isolated parts; returns whether it changed. ``suspended``:
-    sources go on into the journals. ``stopped``: sources stop, journals are collected to their
-    end."""
+    """Set the state of the flow and its isolated parts; return whether it changed. ``suspended``:
+    sources still write journals. ``stopped``: sources stop, and collectors finish the journals."""
     store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
@@ -149,7 +147,7 @@ class StateOutcome:
 
 
 def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Iterator[StateOutcome]:
-    """``set_flow_state`` for each, in shared transactions; a failure concerns one flow only."""
+    """Set the states of flows in shared transactions; one flow's failure affects no other."""
     for start in range(0, len(flows), FLOWS_AT_ONCE):
         some = flows[start : start + FLOWS_AT_ONCE]
         try:
@@ -165,7 +163,7 @@ def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Ite
 
 
 def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[StateOutcome]:
-    """All or none. Raises as ``set_flow_state``."""
+    """Set the state of all these flows in one transaction. Raises as ``set_flow_state``."""
     store = operator.store
     currents = found_by_name(store, paths.flow, flows)
     there: dict[str, Versioned[records.Flow]] = {}
@@ -191,8 +189,8 @@ def delete_flow(
     operator: Operator, flow: str, *, discard: bool = False, expect_revision: int | None = None
 ) -> bool:
     """Delete the flow and its isolated parts; masters drain it first unless ``discard``. Returns
-    whether that is a change. Raises ``UserError``. Its chokes go at once, its history stays in
-    ``/tombstones``."""
+    whether anything changed. Raises ``UserError`` for an isolated part, ``ConflictError`` for a
+    flow that others read. Its chokes are removed at once, its history stays in ``/tombstones``."""
     store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
@@ -218,7 +216,8 @@ def delete_flow(
 
 
 def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
-    """Ask tasks to deliver now; returns the handoff's number. Raises ``ConflictError``."""
+    """Make tasks deliver at once; return the handoff's number. Raises ``ConflictError`` for a
+    paused or deleted flow."""
     current = require_flow(operator.store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, "its accepted events are delivered anyway")
@@ -233,7 +232,8 @@ def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = Non
 
 
 def keep_tap(operator: Operator, name: str, *, at: str | None, where: str | None) -> None:
-    """Audit a tap before its first event. Raises ``ForbiddenError`` for an old access list."""
+    """Audit a tap before its first event. Raises ``ForbiddenError`` when the access list of
+    ``/audit`` is outdated."""
     options = {"at": at, "where": where}
     words = [f" --{key} {value}" for key, value in options.items() if value is not None]
     command = f"flow tap {name}{''.join(words)}"

@@ -20,8 +20,8 @@ from zkschema.table import ZPath
 
 @dataclass(frozen=True)
 class Leaving:
-    """A part that a flow loses. ``unread``: acked events it never delivered; ``ahead``: the
-    reverse."""
+    """An isolated part that is removed from its flow. ``unread``: events that the flow acked and
+    the part did not; ``ahead``: the reverse."""
 
     flow: str
     unread: int
@@ -48,7 +48,7 @@ def with_parts(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def parts_there(store: ReadableStore, flows: Iterable[str]) -> dict[str, Versioned[records.Flow]]:
-    """The readable parts of these flows that are not being deleted."""
+    """Return the readable isolated parts of these flows, without those being deleted."""
     wholes = set(flows)
     all_parts = filter(is_part, store.children(paths.flows()))
     names = [name for name in all_parts if whole_of(name) in wholes]
@@ -65,7 +65,7 @@ def deletion(
 
 
 def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
-    """The backlog and lead of the part when the flow, which has this text, loses it."""
+    """Return the backlog and lead of a part that the flow, which has this text, removes."""
     done = _begun(store, flow, text)
     starts = _starts(store, part)
     acks = _acks(store, _cursor(flow, text, part))
@@ -77,8 +77,8 @@ def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
 
 
 def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Write]:
-    """Writes that start a new part at the offset its flow has delivered or decided. ``text``: the
-    revision before. Joined lines above the ack become the part's."""
+    """Return the writes that start a new part at the offset that its flow delivered or decided.
+    ``text``: the flow's previous revision. Unfinished joined lines go to the part's acks."""
     begun = _begun(store, flow, text)
     after = records.Partitions(
         partitions={subscribed(name): records.Partition(start=at) for name, at in begun.items()}
@@ -95,7 +95,7 @@ def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Wri
 
 
 def _begun(store: ReadableStore, flow: str, text: str) -> dict[str, int]:
-    """Journal -> the offset up to which the flow has delivered or decided."""
+    """Return, by journal, the offset up to which the flow has delivered or decided."""
     offsets = {name: ack.offset for name, ack in _acks(store, _cursor(flow, text, flow)).items()}
     if parse_flow(text).multiline is None:
         for intent in intents_of(store, flow).values():
@@ -120,7 +120,7 @@ def _acks(store: ReadableStore, cursor: ZPath[records.Record]) -> dict[str, reco
 
 
 def _cursor(flow: str, text: str, reader: str) -> ZPath[records.Record]:
-    """The cursor of the flow or its part: both read the same journals."""
+    """Return the cursor of the flow or of its part; both read the same journals."""
     upstream = upstream_of(parse_flow(text))
     return paths.cursor(
         upstream or flow, CURSOR_MAIN if reader == flow and not upstream else reader

@@ -13,8 +13,8 @@ from zkschema.table import ZPath
 
 @dataclass(frozen=True)
 class LiveProcess:
-    """A node or master with a session. ``schema``: its newest usable version; ``identity``: that of
-    its certificate, ``ROLE`` or ``ROLE:NAME``."""
+    """A node or master with a session. ``schema``: its newest usable version; ``identity``:
+    ``ROLE`` or ``ROLE:NAME`` of its certificate."""
 
     kind: str
     name: str
@@ -27,7 +27,7 @@ class LiveProcess:
 
 
 def live_processes(store: ReadableStore) -> list[LiveProcess]:
-    """An unreadable process counts as one of the oldest version."""
+    """Return all live processes; an unreadable one counts as of the oldest version."""
     masters = [paths.live_master(name) for name in store.children(paths.live_masters())]
     nodes = [paths.live_node(name) for name in store.children(paths.live_nodes())]
     processes = [

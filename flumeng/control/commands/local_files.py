@@ -18,7 +18,7 @@ NAMED = 3
 
 
 def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
-    """Flow -> why it is refused: several hosts would collect it from or to a local path."""
+    """Return why each refused flow is refused: several hosts would read or write a local path."""
     specs = [parse_flow(text) for text in texts.values() if any(word in text for word in WORDS)]
     at_risk = [spec for spec in specs if _reads_own_disk(spec) or _writes_own_disk(spec)]
     if not at_risk:

@@ -25,18 +25,18 @@ def found_by_name(
 def readable_by_name(
     store: ReadableStore, row: Callable[[str], ZPath[R]], names: Iterable[str]
 ) -> dict[str, Versioned[R]]:
-    """As ``found_by_name``, without missing and unreadable records."""
+    """Return the records by name, without missing and unreadable ones."""
     by_name = found_by_name(store, row, names)
     return {name: record for name, record in by_name.items() if isinstance(record, Versioned)}
 
 
 def require_flow(store: ReadableStore, flow: str) -> Versioned[records.Flow]:
-    """Raises ``UserError`` with the nearest name for an unknown flow."""
+    """Return the flow's record. Raises ``UserError`` with the nearest name for an unknown flow."""
     return _require(store, "flow", paths.flows(), paths.flow, flow, none="there are no flows yet")
 
 
 def require_node(store: ReadableStore, node: str) -> Versioned[records.Node]:
-    """Raises ``UserError`` with the nearest name for an unknown node."""
+    """Return the node's record. Raises ``UserError`` with the nearest name for an unknown node."""
     return _require(
         store, "node", paths.nodes(), paths.node, node, none="no node has registered yet"
     )
@@ -60,7 +60,7 @@ def _require(
 
 
 def require_revision(store: ReadableStore, flow: str, number: int) -> records.Revision:
-    """Raises ``UserError`` that names the kept revisions."""
+    """Return a revision. Raises ``UserError`` with the kept revisions for an unknown one."""
     revision = store.read(paths.revision(flow, str(number)))
     if revision is None:
         kept = kept_revisions(store, flow)
@@ -73,7 +73,7 @@ def require_revision(store: ReadableStore, flow: str, number: int) -> records.Re
 def current_revisions(
     store: ReadableStore, flows: Mapping[str, Found[records.Flow]]
 ) -> dict[str, Found[records.Revision]]:
-    """The current revision of each flow with a readable record."""
+    """Return the current revision of each flow that has a readable record."""
     revision_paths = {
         flow: paths.revision(flow, str(record.value.revision))
         for flow, record in flows.items()
@@ -89,7 +89,7 @@ def kept_revisions(store: ReadableStore, flow: str) -> list[int]:
 def expect_current(
     flow: str, current: Versioned[records.Flow] | None, expected: int | None
 ) -> None:
-    """Raises ``ConflictError`` when the flow is not at this revision; 0 stands for absent."""
+    """Raises ``ConflictError`` unless the flow is at this revision; 0: no such flow."""
     actual = current.value.revision if current else 0
     if expected is not None and expected != actual:
         state = f"is at revision {actual}" if current else "does not exist"

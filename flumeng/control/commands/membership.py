@@ -30,7 +30,7 @@ GROUPS = (*NAMED, ANY_OPERATOR)
 
 @dataclass(frozen=True)
 class Change:
-    """Members ``before`` and ``after`` by ``ROLE:NAME``, and the groups that get new secrets."""
+    """Members by ``ROLE:NAME`` before and after. ``renewed``: groups that get new secrets."""
 
     after: Mapping[str, Member]
     before: Mapping[str, Member]
@@ -40,7 +40,7 @@ class Change:
     def of(
         cls, before: Mapping[str, Member], after: Mapping[str, Member], groups: Collection[str]
     ) -> Change:
-        """``groups`` are those that have an identity."""
+        """Compute the change; ``groups`` are those that have an identity already."""
         lost = {
             group
             for name, member in before.items()
@@ -65,7 +65,7 @@ class Change:
 def members(
     store: ReadableStore, schema: records.Schema, among: Collection[str] | None = None
 ) -> dict[str, Member]:
-    """The members by ``ROLE:NAME``: all, or the operators and those ``among`` these names."""
+    """Return the members by ``ROLE:NAME``: all, or the operators and those named in ``among``."""
     admitted = Secured(schema.certificates, schema.members).admitted
     if among is None:
         names = store.children(paths.members())
@@ -76,8 +76,8 @@ def members(
 
 
 def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str]:
-    """Write changed members' records; returns the groups' identities. Until access lists are set,
-    the old secret stays beside a new one."""
+    """Write the records of changed members; return the groups' identities. A record has the old
+    secret besides the new one until access lists are set."""
     current = store.read(paths.groups())
     kept = {
         group: tuple(
@@ -108,7 +108,7 @@ def revoke(store: Store, change: Change) -> None:
 
 
 def expel(store: Store, change: Change) -> None:
-    """Remove the records of expelled members; until then a repeated command sees them."""
+    """Remove expelled members' records; this comes last, so that the command can be repeated."""
     for part in singly(store.scale, [Remove(path, ANY) for path in _records_left(store, change)]):
         store.commit(part)
 
@@ -146,7 +146,7 @@ def without_secrets(
 def with_fresh_secrets(
     store: ReadableStore, documents: Mapping[str, dict[str, Any] | None]
 ) -> dict[str, dict[str, Any] | None]:
-    """The znodes of an export with new secrets; a repeated import reuses those it wrote."""
+    """Give an export's znodes new secrets; a repeated import reuses the first ones."""
     schema = documents.get(str(paths.schema()))
     if not schema or SECURED not in schema.get("features", ()):
         return dict(documents)
@@ -167,5 +167,5 @@ def with_fresh_secrets(
 
 
 def names(store: ReadableStore, schema: records.Schema) -> Sequence[str]:
-    """The members as ``--member`` takes them."""
+    """Return the members in the form that ``--member`` accepts."""
     return sorted(map(str, members(store, schema).values()))

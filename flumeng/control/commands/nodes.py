@@ -73,7 +73,7 @@ class Left:
 
 
 def left(store: Store, node: str) -> Left:
-    """Tasks planned, assigned or run on the node, and the journals it keeps."""
+    """Return the tasks planned, assigned or run on the node, and the journals that it keeps."""
     planned = {
         f"{flow}/{name}": task
         for flow, plan in read_plans(store, store.children(paths.flows())).items()
@@ -106,7 +106,7 @@ def left(store: Store, node: str) -> Left:
 
 
 def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
-    """Set the node to ``draining`` or ``active``; returns whether that is a change. Draining moves
+    """Set the node to ``draining`` or ``active``; return whether that is a change. Draining moves
     its collect tasks, stops its sources and closes its journals. Raises ``UserError``."""
     current = require_node(operator.store, node)
     after = replace(current.value, desired=desired)
@@ -116,7 +116,7 @@ def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
 def label_node(
     operator: Operator, node: str, given: Mapping[str, str], taken: Collection[str]
 ) -> Mapping[str, str]:
-    """Set the labels in ``given`` and remove those in ``taken``; returns all labels."""
+    """Set the labels in ``given`` and remove those in ``taken``; return all labels."""
     current = require_node(operator.store, node)
     labels = _changed(current.value.labels, given, taken)
     command = f"node label {node} {_words(given, taken)}"
@@ -127,7 +127,7 @@ def label_node(
 def resize_node(
     operator: Operator, node: str, given: Mapping[str, float], taken: Collection[str]
 ) -> Mapping[str, float]:
-    """Set the capacities in ``given`` and remove those in ``taken``; returns all capacities."""
+    """Set the capacities in ``given`` and remove those in ``taken``; return all capacities."""
     current = require_node(operator.store, node)
     capacity = _changed(current.value.capacity, given, taken)
     words = _words({key: f"{number:g}" for key, number in given.items()}, taken)
@@ -137,7 +137,7 @@ def resize_node(
 
 
 def decommission_node(operator: Operator, node: str) -> None:
-    """Remove a node that is not live and has nothing left. Raises ``ConflictError`` otherwise."""
+    """Remove a node. Raises ``ConflictError`` if it is live or has tasks, journals or replicas."""
     store = operator.store
     current = require_node(store, node)
     own = removal(store, node, current.version)
@@ -165,7 +165,7 @@ def _words(given: Mapping[str, str], taken: Collection[str]) -> str:
 
 
 def removal(store: Store, node: str, version: Version) -> list[Write]:
-    """The writes that remove a node at ``version``; they fail while the node is live."""
+    """Return the writes that remove a node at ``version``; they fail while the node is live."""
     own: list[Write] = [Remove(paths.node(node), version), *without_chokes(store, node=node)]
     for path in below(store, node):
         (record,) = store.read_each([path])
@@ -175,7 +175,7 @@ def removal(store: Store, node: str, version: Version) -> list[Write]:
 
 
 def below(store: Store, node: str) -> list[Path]:
-    """The znodes below the node's own, parents first."""
+    """Return the znodes below that of the node, parents first."""
     pages = store.children(paths.assignment(node))
     return [
         paths.story(node),
@@ -186,20 +186,20 @@ def below(store: Store, node: str) -> list[Path]:
 
 
 def absent(node: str) -> list[Write]:
-    """Writes that fail when the node is live: ZooKeeper has no check for absence."""
+    """Return writes that fail while the node is live, since ZooKeeper has no check for absence."""
     placeholder = records.LiveNode(uuid="", incarnation="", pid=0, version="", since=0.0)
     return [Put(paths.live_node(node), placeholder, ABSENT), Remove(paths.live_node(node), ANY)]
 
 
 def on_node(store: Store, node: str, rows: list[SettingRow]) -> list[SettingRow]:
-    """The cluster's settings, overridden by those of the node."""
+    """Return the cluster's settings, with those that the node overrides."""
     own = require_node(store, node).value.spark
     return [replace(row, value=own.get(row.key.removeprefix(SPARK), row.value)) for row in rows]
 
 
 def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bool:
-    """Set a Spark setting of one node, or remove it (None); returns whether that is a change.
-    Raises ``UserError`` for another setting and an invalid value."""
+    """Set a Spark setting of one node, or remove it (None); return whether that is a change. Raises
+    ``UserError`` for another setting and an invalid value."""
     setting = SETTINGS.get(key)
     if not isinstance(setting, SparkSetting):
         keys = [name for name in SETTINGS if name.startswith(SPARK)]
@@ -216,7 +216,7 @@ def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bo
 
 @dataclass(frozen=True)
 class DataLoss:
-    """Lost events of a cursor from ``acked`` to ``end``, which is None if unknown."""
+    """Events that a cursor loses, from ``acked`` to ``end`` (None: unknown)."""
 
     journal: str
     flow: str
@@ -250,7 +250,7 @@ def data_loss(store: Store, node: str) -> list[DataLoss]:
 
 
 def discard_node(operator: Operator, node: str) -> list[DataLoss]:
-    """Remove the node, its journals and acks; returns the lost events. Idempotent. Raises
+    """Remove the node, its journals and acks; return the lost events. Idempotent. Raises
     ``ConflictError`` while the node is live."""
     store = operator.store
     current = require_node(store, node)

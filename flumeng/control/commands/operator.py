@@ -23,7 +23,7 @@ KEEP_AUDIT = 500
 COMMAND_CHARACTERS = 8192
 NAME_CHARACTERS = 60
 MOST_LOOKS = 2000
-"""Entries that one call of ``trim_audit`` reads."""
+"""The most entries that one call of ``trim_audit`` reads."""
 SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
 
@@ -41,8 +41,8 @@ class Operator:
         return records.Audit(who=self.author, command=command, reason=self.reason, time=self.now)
 
     def commit(self, writes: Sequence[Write], command: str) -> None:
-        """Commit ``writes`` with an audit entry; after a lost reply the entry shows the outcome.
-        Raises ConflictError, TooLargeError, and UnavailableError for an unknown outcome."""
+        """Commit ``writes`` with an audit entry, which shows the outcome after a lost reply. Raises
+        ConflictError, TooLargeError, and UnavailableError for an unknown outcome."""
         with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
             trim_audit(self.store)
         own = audit_entry(self.entry(command))
@@ -57,7 +57,7 @@ class Operator:
                 ) from error
 
     def change(self, path: ZPath[R], current: Versioned[R], after: R, command: str) -> bool:
-        """Replace ``current``; returns False when it equals ``after``."""
+        """Write ``after`` in place of ``current``; return False when both are equal."""
         if after == current.value:
             return False
         self.commit([Put(path, after, current.version)], command)
@@ -70,14 +70,14 @@ class Operator:
         *,
         each: Sequence[Write] = (),
     ) -> None:
-        """Commit independent writes in few transactions, ``each`` in all of them. ``command`` gets
-        the names of the written znodes."""
+        """Commit independent writes in few transactions, each with all of ``each``. ``command``
+        gets the names of the written znodes."""
         room = room_bytes(self.store.scale)
         for part in singly(self.store.scale, writes, each=each, room_bytes=room):
             self.commit([*each, *part], command(" ".join(write.path.name for write in part)))
 
     def _appears(self, own: Put) -> bool:
-        """False proves nothing: a server may lag."""
+        """Return whether the entry appears in time; False proves nothing: a server may lag."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(UnavailableError):
@@ -88,13 +88,13 @@ class Operator:
 
 
 def room_bytes(scale: Scale) -> int:
-    """The largest size of an audit entry in a transaction, in bytes."""
+    """Return the largest size of an audit entry in a transaction, in bytes."""
     return scale.most(paths.audit("x" * NAME_CHARACTERS))
 
 
 def trim_audit(store: Store) -> None:
-    """Remove the oldest entries by creation, since writers choose names and times. Raises
-    ForbiddenError, UnavailableError."""
+    """Remove the oldest entries by ZooKeeper's order of creation, since writers choose names and
+    times. Raises ForbiddenError, UnavailableError."""
     names = store.children(paths.audits())
     if len(names) < KEEP_AUDIT:
         return
@@ -108,6 +108,6 @@ def trim_audit(store: Store) -> None:
 
 
 def audit_entry(entry: records.Audit) -> Put:
-    """The write of an entry under a unique name that sorts by time."""
+    """Return the write of an entry, under a unique name that sorts by time."""
     short = replace(entry, command=textwrap.shorten(entry.command, COMMAND_CHARACTERS))
     return Put(paths.audit(entry.name(uuid.uuid4().hex[:8])), short, ABSENT)

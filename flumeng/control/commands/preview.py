@@ -23,7 +23,7 @@ ROUNDS = 100
 
 @dataclass(frozen=True)
 class Move:
-    """A task (``flow/task``) that would change; ``None`` stands for no node."""
+    """A task (``flow/task``) that would change; ``before`` and ``after`` are nodes, or None."""
 
     task: str
     before: str | None
@@ -33,7 +33,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Preview:
-    """``complete``: the plan settled. ``left``: isolated parts that flows would lose."""
+    """Effects of a change. ``complete``: planning ended. ``left``: isolated parts to be lost."""
 
     moves: tuple[Move, ...]
     why: tuple[str, ...]
@@ -57,8 +57,8 @@ def apply(
     ended: Collection[str] = (),
     nodes: Mapping[str, Node] | None = None,
 ) -> Preview:
-    """Preview of ``apply_flows``; raises as it does. ``ended`` flows are deleted and ``nodes`` get
-    new records in the same step."""
+    """Preview ``apply_flows``; raises the same errors. ``ended`` flows are deleted and ``nodes``
+    get new records in the same step."""
     now = plannable_snapshot(store)
     flows = {
         name: replace(view, record=replace(view.record, state="deleted"))
@@ -93,14 +93,14 @@ def apply(
 
 
 def restart(store: Store, key: str) -> Preview:
-    """Preview of ``restart_task``; raises as it does."""
+    """Preview ``restart_task``; raises the same errors."""
     change = restarted(plannable_snapshot(store), key)
     node, epoch = change.after.node, change.after.epoch
     return Preview((Move(key, node, node, f"starts again under epoch {epoch}"),), ())
 
 
 def move(store: Store, key: str, node: str) -> Preview:
-    """Preview of ``move_task``; raises as it does."""
+    """Preview ``move_task``; raises the same errors."""
     require_node(store, node)
     now = plannable_snapshot(store)
     change = moved(now, key, node)
@@ -116,7 +116,7 @@ def _compare(now: Snapshot, changed: Snapshot) -> Preview:
 
 
 Tasks = dict[str, tuple[PlannedTask, int]]
-"""``flow/task`` -> plan and revision."""
+"""The planned task and its revision, by ``flow/task``."""
 
 
 def _tasks(snapshot: Snapshot) -> Tasks:
@@ -150,7 +150,8 @@ def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
 
 
 def _settle(snapshot: Snapshot) -> tuple[Snapshot, dict[str, None], bool]:
-    """Plan and obey up to ``ROUNDS``; returns snapshot, reasons, and whether the plan settled."""
+    """Alternate planning and simulated nodes until nothing is left to do, at most ``ROUNDS`` times.
+    Returns the snapshot, the reasons, and whether planning ended."""
     why: dict[str, None] = {}
     for _ in range(ROUNDS):
         actions = plan(snapshot)
@@ -166,7 +167,7 @@ def _settle(snapshot: Snapshot) -> tuple[Snapshot, dict[str, None], bool]:
 
 
 def _obey(node: NodeView) -> NodeView:
-    """The node after it has carried out its assignment."""
+    """Return the node as it is after it has carried out its assignment."""
     if not node.live or not isinstance(node.assignment_version, Version):
         return node
     tasks = {

@@ -17,7 +17,7 @@ Decision = Literal["retry", "skip"]
 
 
 def decide(operator: Operator, flow: str, names: Collection[str], decision: Decision) -> list[str]:
-    """Retry or skip these items, or all that failed; returns their names. Raises ``UserError``."""
+    """Retry or skip these items, or all failed ones; return their names. Raises ``UserError``."""
     store = operator.store
     failed = _failed(store, flow, names)
     writes = (

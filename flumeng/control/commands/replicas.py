@@ -31,7 +31,7 @@ from zkschema.records import REPLICA, Journal
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a journal's record. ``before`` is None for a lost record."""
+    """A change of a journal's record. ``before`` is None when the record was lost."""
 
     name: str
     before: Journal | None
@@ -49,8 +49,9 @@ def carry_out(operator: Operator, change: Change) -> None:
 
 
 def promote(store: Store, name: str, to: str | None) -> Change | None:
-    """Make the in-sync replica on ``to``, or another live one, the primary; None when ``to`` is.
-    Raises ``UserError`` without replicas, ``ConflictError`` without a live one in sync."""
+    """Return the change that makes the in-sync replica on ``to``, or another live one, the primary;
+    None when it is already. Raises ``UserError`` for an unreplicated journal, ``ConflictError``
+    without a live in-sync replica."""
     journal, version = require_replicated(store, name)
     replicas = {node_of(replica): replica for replica in journal.in_sync}
     if to is None:
@@ -74,9 +75,9 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
 
 
 def promote_unclean(store: Store, name: str, to: str) -> Change:
-    """Make an out-of-sync replica the primary of a new lineage; loses events that only in-sync
-    replicas have. Also recreates a record that an older import lacks. Raises as ``promote``, and
-    ``ConflictError`` while a live node has an undamaged in-sync replica."""
+    """Return the change that makes an out-of-sync replica the primary of a new lineage; events that
+    only in-sync replicas have are lost. Recreates a record that an older import lacks. Raises as
+    ``promote``, and ``ConflictError`` while a live node has an undamaged in-sync replica."""
     if derived_from_name(name).node and name not in store.children(paths.journals()):
         return _begin_record(store, name, to)
     journal, version = require_replicated(store, name)
@@ -115,8 +116,8 @@ def _begin_record(store: Store, name: str, node: str) -> Change:
 
 
 def add_replica(store: Store, name: str, node: str) -> Change | None:
-    """Add a replica on a node; None when it is there. Raises ``UserError`` for an unreplicated
-    journal or an unfit node, ``ConflictError`` for a closed journal."""
+    """Return the change that adds a replica on a node; None when it has one. Raises ``UserError``
+    for an unreplicated journal or an unfit node, ``ConflictError`` for a closed journal."""
     journal, version = _require_open(store, name)
     if node in journal.replicas and node not in journal.leaving:
         return None
@@ -130,8 +131,8 @@ def add_replica(store: Store, name: str, node: str) -> Change | None:
 
 
 def move(store: Store, name: str, source: str, target: str) -> Change:
-    """Add a replica on ``target`` and drop that of ``source`` once enough are in sync. Raises as
-    ``add_replica``, and ``UserError`` when ``source`` is the primary or holds none."""
+    """Return the change that adds a replica on ``target`` and drops ``source``'s once enough are in
+    sync. Raises as ``add_replica``, and ``UserError`` if ``source`` is the primary or has none."""
     journal, version = _require_open(store, name)
     _require_dropped(journal, name, source)
     if target in journal.replicas:
@@ -150,7 +151,7 @@ def move(store: Store, name: str, source: str, target: str) -> Change:
 
 
 def drop_replica(store: Store, name: str, node: str) -> Change:
-    """Drop the replica on a node at once. Raises as ``move``."""
+    """Return the change that drops the replica on a node at once. Raises as ``move``."""
     journal, version = require_replicated(store, name)
     _require_dropped(journal, name, node)
     after = replace(
@@ -163,7 +164,7 @@ def drop_replica(store: Store, name: str, node: str) -> Change:
 
 
 def others_in_sync(store: Store, name: str, own: str) -> list[str]:
-    """Other live nodes with an in-sync replica. Raises ``ConflictError`` if all are down."""
+    """Return the live nodes of other in-sync replicas. Raises ``ConflictError`` if all are down."""
     journal, _ = require_replicated(store, name)
     nodes = [node_of(replica) for replica in journal.in_sync if replica != own]
     live = [node for node in nodes if _is_live(store, node)]
@@ -176,8 +177,8 @@ def others_in_sync(store: Store, name: str, own: str) -> list[str]:
 
 
 def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Version]:
-    """Raises ``UserError`` for an unknown or unreplicated journal, ``ConflictError`` for one
-    collected to its end, ``CorruptError``."""
+    """Return a replicated journal and its version. Raises ``UserError`` for an unknown or
+    unreplicated journal, ``ConflictError`` for a fully collected one, ``CorruptError``."""
     tree.require(store)
     names = store.children(paths.journals())
     (journal,) = store.read_each([paths.journal(name)]) if name in names else (None,)
@@ -194,7 +195,7 @@ def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Versio
 
 
 def replicas_of(store: Source, flow: str) -> Replicas | None:
-    """The replication in the flow's current text; None without any."""
+    """Return the replication in the flow's current text; None when the flow is not replicated."""
     (record,) = store.read_each([paths.flow(flow)])
     if not isinstance(record, Versioned):
         return None

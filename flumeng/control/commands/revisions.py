@@ -1,4 +1,4 @@
-"""The next revisions of flows with their writes; isolated parts and composed flows are included."""
+"""Computes the next revisions of flows and their writes, with isolated parts and composed flows."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from zkschema import bootstrap, paths, records
 KEEP_REVISIONS = 50
 WRITE_CHARACTERS = 1000
 SMALL_SHARE = 4
-"""A text below 1/4 of a transaction fits for certain."""
+"""A text below 1/4 of a transaction certainly fits, and is not measured."""
 
 
 class RefusedError(ConflictError):
-    """No flow was applied; ``refused``: flow -> reason."""
+    """No flow was applied; ``refused``: the reason by flow."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = dict(refused)
@@ -51,13 +51,13 @@ class RefusedError(ConflictError):
 
 
 class UnfitError(RefusedError, UserError):
-    """As ``RefusedError``, for texts that their author has to change."""
+    """No flow was applied, since the authors have to change their texts."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The current revision. ``left``: lost isolated parts. ``because``: the flow changed with
-    another."""
+    """An applied flow and its revision. ``left``: isolated parts that it lost. ``because``: why the
+    text of another flow changed this one."""
 
     flow: str
     revision: int
@@ -68,10 +68,10 @@ class Applied:
 
 @dataclass(frozen=True)
 class NextRevision:
-    """``number`` is that of ``current`` for an unchanged text. ``runs``: the composed text that
-    tasks run instead of ``text``; ``origin``: the last flow of the ``chain``. ``outdated``:
-    revisions to remove. ``cursors``: writes that create its cursor at another flow. ``leaving``:
-    isolated parts that it loses."""
+    """A flow's next revision; ``number`` is the current one for an unchanged text. ``runs``: the
+    composed text that tasks run instead of ``text``; ``origin``: the last flow of the ``chain``.
+    ``outdated``: revisions to remove. ``cursors``: writes that create its cursor at another flow.
+    ``leaving``: isolated parts that it loses."""
 
     flow: str
     text: str
@@ -93,7 +93,7 @@ class NextRevision:
 
     @property
     def characters(self) -> int:
-        """An upper estimate of the size of its writes."""
+        """The size of the revision's writes, estimated from above."""
         writes = 8 + len(self.cursors) + len(self.leaving) + len(self.outdated)
         return len(self.text) + len(self.runs) + WRITE_CHARACTERS * writes
 
@@ -110,8 +110,8 @@ class NextRevision:
 def next_revisions(
     store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
 ) -> list[NextRevision]:
-    """The next revision of each flow, its isolated parts and the flows composed with it; flows that
-    others read come first. Raises ``RefusedError`` with all reasons."""
+    """Return the next revision of each flow, its isolated parts and the flows composed with it;
+    flows that others read come first. Raises ``RefusedError`` with all reasons."""
     _refuse({flow: why for flow in texts if (why := why_not_applied(flow))}, UnfitError)
     composed = chains.compose(store, texts)
     _refuse(composed.refused)
@@ -143,8 +143,8 @@ def revision_writes(
     *,
     backfill_of: str = "",
 ) -> list[Write]:
-    """Writes that make new revisions current, in one transaction; a changed flow of a chain
-    conflicts. Raises ``UserError`` for an unusable signing key."""
+    """Return the writes of one transaction that make new revisions current; a changed flow of a
+    chain conflicts. Raises ``UserError`` for an unusable signing key."""
     changed = {next_.flow: next_ for next_ in revisions if next_.changed}
     writes: list[Write] = []
     for next_ in changed.values():
@@ -176,7 +176,7 @@ def revision_writes(
 
 
 def _too_large(store: ReadableStore, changed: Sequence[NextRevision]) -> dict[str, str]:
-    """Flow -> why it is refused; small texts are not weighed."""
+    """Return why each flow with a too large change is refused; small texts are not measured."""
     schema, scale = store.read(paths.schema()), store.scale
     refused: dict[str, str] = {}
     for group in groups(changed) if schema else ():
@@ -201,7 +201,7 @@ def _flows_there(
     composed: chains.Composed,
     expect_revision: int | None,
 ) -> dict[str, Versioned[records.Flow]]:
-    """The existing records. Raises ``RefusedError`` for flows that may get no revision now."""
+    """Return the existing records. Raises ``RefusedError`` for flows that cannot change now."""
     others = [flow for flow in texts if flow not in composed.flows]
     records_by_flow = {flow: composed.records[flow] for flow in composed.flows}
     records_by_flow |= found_by_name(store, paths.flow, others)
@@ -239,7 +239,7 @@ def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """``texts``: after the apply. ``there``, ``current``: existing records and revisions."""
+    """The wanted ``texts``, and the existing records (``there``) and ``current`` revisions."""
 
     texts: Mapping[str, str]
     composed: chains.Composed
@@ -303,7 +303,7 @@ class _Wanted:
         )
 
     def _run_by_all(self, store: ReadableStore) -> dict[str, int]:
-        """Changed flow -> the revision that every task has run."""
+        """Return, for each changed flow, the last revision that all its tasks have run."""
         changed = [flow for flow in self.there if self._is_changed(flow)]
         plans = readable_by_name(store, paths.plan, changed)
         return {flow: plan.value.revision for flow, plan in plans.items()}
@@ -312,7 +312,7 @@ class _Wanted:
 def _numbers(
     store: ReadableStore, flow: str, current: int, run_by_all: int
 ) -> tuple[int, tuple[int, ...]]:
-    """The next number, and revisions to remove: none needed by a rollout or a decided batch."""
+    """Return the next number, and the revisions to remove, which no rollout or batch needs."""
     kept = kept_revisions(store, flow)
     number = max([current, *kept]) + 1
     old = {past for past in kept if past <= number - KEEP_REVISIONS} - {run_by_all}
@@ -323,7 +323,7 @@ def _numbers(
 
 
 def groups(revisions: Iterable[NextRevision]) -> list[list[NextRevision]]:
-    """Revisions that change together, in order."""
+    """Group the revisions that have to change in one transaction, in order."""
     ordered = list(revisions)
     origins = {revision.flow: revision.origin for revision in ordered if revision.origin}
     grouped: dict[str, list[NextRevision]] = {}

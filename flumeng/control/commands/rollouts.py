@@ -1,4 +1,4 @@
-"""Commands for rollouts. Each change names its revision and leaves a later one alone."""
+"""Commands for rollouts. Each change names its revision and does not affect a later one."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ CHANGES: Mapping[Verb, Callable[[Flow], Flow]] = {
     "resume": lambda flow: replace(flow, rollout_paused=0),
     "promote": lambda flow: replace(flow, rollout_promoted=flow.revision, rollout_paused=0),
 }
-"""Pause: no further task takes the revision, but failures still revert it. Promote: all take it."""
+"""Pause: no further task gets the revision; failures still revert it. Promote: all tasks get it."""
 
 
 def change_rollout(
     operator: Operator, flow: str, verb: Verb, *, expect_revision: int | None = None
 ) -> bool:
-    """Returns whether that is a change. Raises ``ConflictError`` when no rollout is under way."""
+    """Pause, resume or promote a rollout; return whether that is a change. Raises ``ConflictError``
+    when no rollout is under way."""
     current, _ = _under_way(operator.store, flow, expect_revision)
     command = f"flow rollout {verb} {flow} (revision {current.value.revision})"
     return operator.change(paths.flow(flow), current, CHANGES[verb](current.value), command)
 
 
 def abort_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
-    """Go back to the revision before; returns its number. Raises as ``change_rollout``."""
+    """Return a flow to its previous revision; return its number. Raises as ``change_rollout``."""
     current, plan = _under_way(operator.store, flow, expect_revision)
     before = plan.value.revision
     why = f"{records.ABORTED} {operator.author}{f': {operator.reason}' if operator.reason else ''}"

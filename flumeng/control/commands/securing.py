@@ -1,5 +1,5 @@
-"""Secures an open cluster, admits and expels members. In order: members' records, then the groups
-in the schema (new znodes get access lists), then existing access lists. Idempotent."""
+"""Secures an open cluster, admits and expels members. Writes in this order: members' records, the
+groups in the schema (new znodes then get access lists), existing access lists. Idempotent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from zkschema.verify import Problem
 
 EXPELLED = 1000
 PASSES = 20
-"""Passes over znodes that processes create meanwhile."""
+"""The most passes over znodes that processes create during the command."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class AclMismatch:
 def secure_cluster(
     operator: Operator, *, cluster: str, admit: Sequence[str] = (), expel: Sequence[str] = ()
 ) -> int:
-    """Admit and expel members and set access lists; returns how many changed. Members:
-    ``ROLE:NAME`` or ``operator:NAME@FLOW,FLOW``. Raises UserError for an invalid member,
+    """Admit and expel members and set access lists; return how many lists changed. Members are
+    given as ``ROLE:NAME`` or ``operator:NAME@FLOW,FLOW``. Raises UserError for an invalid member,
     ConflictError when a live process would be locked out, ForbiddenError."""
     store = operator.store
     admitted = _by_name(admit)
@@ -100,7 +100,7 @@ def _change_members(
     change: Change,
     command: str,
 ) -> int:
-    """Access lists change only when a member is expelled or readmitted."""
+    """Write the members, and the access lists when needed; return how many lists changed."""
     store = operator.store
     identities = membership.renew(store, schema.value, change)
     operators = tuple(name for name in after.members if name.startswith("operator:"))
@@ -127,7 +127,7 @@ def _change_members(
 
 
 def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
-    """Mismatches of these znodes; none in an open cluster."""
+    """Return the mismatches of these znodes; none in an open cluster."""
     schema = store.read(paths.schema())
     secured = Secured.of(schema.value if schema else None)
     if secured is None or not isinstance(store, AccessStore):
@@ -142,7 +142,7 @@ def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
 
 
 def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]:
-    """Path -> record of its journal, on which the access list depends."""
+    """Return the journal's record by path; the access lists of its znodes depend on it."""
     named = {}
     for path in znodes:
         names = table.journal.matches(path) or table.ack.matches(path)
@@ -153,7 +153,7 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
 
 
 def set_access(store: Store) -> int:
-    """Set every access list once; returns how many changed. Only administrators change lists."""
+    """Set every access list once; return how many changed. Only administrators may change lists."""
     assert isinstance(store, AccessStore)
     count, seen = 0, set[str]()
     for _ in range(PASSES):

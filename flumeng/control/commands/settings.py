@@ -1,4 +1,4 @@
-"""Cluster settings, chokes of flows, maintenance mode. Masters read the record each tick."""
+"""Cluster settings, chokes of flows, and maintenance mode. Masters read them in each tick."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARK = "spark."
 
 @dataclass(frozen=True)
 class NumberSetting:
-    """``get``: None for an unset bound; ``unset`` restores the default. ``whole``: no fractions."""
+    """A number. ``get``: None if unset; ``unset`` restores the default. ``whole``: integers."""
 
     key: str
     doc: str
@@ -51,7 +51,7 @@ class NumberSetting:
 
 @dataclass(frozen=True)
 class SparkSetting:
-    """A setting of Spark: YAML on one line."""
+    """A setting of Spark, whose value is YAML on one line."""
 
     key: str
 
@@ -102,7 +102,7 @@ def _throttle(key: str, default: int | None, doc: str, least: int = 0) -> Number
 
 
 def _limit(key: str, doc: str, *, whole: bool = False, most: float | None = None) -> NumberSetting:
-    """A field of ``maintenance_limits``, named as the key without ``maintenance_``."""
+    """Return the setting ``maintenance_FIELD`` of a field of ``maintenance_limits``."""
     field = key.removeprefix("maintenance_")
 
     def put(cluster: Cluster, value: Number) -> Cluster:
@@ -188,7 +188,7 @@ def shown(value: Value | None) -> str:
 
 
 def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None]:
-    """Every setting, and maintenance mode while it is on."""
+    """Return every setting, and the maintenance mode while it is on."""
     cluster = _read(store).value
     rows = [
         SettingRow(setting.key, setting.get(cluster), setting.get(Cluster()), setting.doc)
@@ -198,7 +198,7 @@ def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None
 
 
 def set_setting(operator: Operator, key: str, text: str) -> bool:
-    """Returns whether that is a change. Raises ``UserError`` for an unknown key or bad value."""
+    """Set a value; return whether it changed. Raises ``UserError`` for a bad key or value."""
     setting = _setting(key)
     value = setting.parse(text)
     command = f"cluster set {key} {shown(value)}"
@@ -206,7 +206,7 @@ def set_setting(operator: Operator, key: str, text: str) -> bool:
 
 
 def unset_setting(operator: Operator, key: str) -> bool:
-    """Restore the default; returns whether that is a change."""
+    """Restore the default; return whether that is a change."""
     setting = _setting(key)
     command = f"cluster set {key} --unset"
     return _change(operator, setting, setting.unset, command)
@@ -238,7 +238,7 @@ def _change(
 
 
 def begin_maintenance(operator: Operator) -> None:
-    """Stop all moves of tasks; replaces automatic maintenance. Raises ``UserError``."""
+    """Stop all moves; replaces automatic maintenance. Raises ``UserError`` without a reason."""
     if not operator.reason:
         raise UserError("maintenance needs a --reason, which the status shows")
     current = _read(operator.store)
@@ -248,7 +248,7 @@ def begin_maintenance(operator: Operator) -> None:
 
 
 def end_maintenance(operator: Operator) -> records.Maintenance | None:
-    """Returns the ended maintenance, if any."""
+    """End maintenance mode, and return it, or None when it was off."""
     current = _read(operator.store)
     before = current.value.maintenance
     after = replace(current.value, maintenance=None)
@@ -266,7 +266,7 @@ def refuse_in_maintenance(store: Store) -> None:
 
 
 def without_chokes(store: Store, *, flow: str | None = None, node: str | None = None) -> list[Put]:
-    """The write that removes the chokes of a flow or a node, if there are any."""
+    """Return the write that removes the chokes of a flow or a node, if there are any."""
     current = _read(store)
     chokes = {
         key: rate
@@ -288,7 +288,7 @@ def _read(store: Store) -> Versioned[Cluster]:
 
 
 def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
-    """The chokes of a flow by node; None stands for all nodes."""
+    """Return the rate limits of a flow by node, with None for all nodes."""
     require_flow(store, flow)
     all_chokes = _read(store).value.chokes.items()
     named = [(*key.partition("@"), rate) for key, rate in all_chokes]
@@ -296,7 +296,7 @@ def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
 
 
 def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:
-    """Set or remove (None) a flow's rate limit, on ``node`` (takes precedence) or all; returns
+    """Set or remove (None) a flow's rate limit on ``node`` (takes precedence) or on all; return
     whether it changed. Raises ``UserError`` for an unknown flow or node and a rate not above 0."""
     store = operator.store
     current = require_flow(store, flow)

@@ -22,7 +22,7 @@ from zkschema.records import COLLECT, INGEST, PlannedTask
 
 @dataclass(frozen=True)
 class TaskChange:
-    """A task after the change; ``epoch``: the plan's highest."""
+    """A task after the change, and the plan's highest ``epoch``."""
 
     flow: str
     task: str
@@ -41,7 +41,7 @@ class TaskChange:
 
 
 def plannable_snapshot(store: ReadableStore) -> Snapshot:
-    """The cluster as a master in charge of all flows sees it, with every batch finished."""
+    """Return the cluster as seen by a master of all flows, as if every batch were finished."""
     tree.require(store)
     snapshot = Reader(store, "operator", time.monotonic, time.time).snapshot()
     nothing_decided: dict[str, dict[str, IntentView]] = {
@@ -59,8 +59,7 @@ def restart_task(operator: Operator, key: str) -> TaskChange:
 
 
 def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
-    """Move ``flow/task`` once its owner releases it; None when it is there or on its way. Raises as
-    ``moved``."""
+    """Move ``flow/task`` once its owner releases it. Returns None and raises as ``moved``."""
     store = operator.store
     require_node(store, node)
     snapshot = plannable_snapshot(store)
@@ -72,8 +71,8 @@ def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
 
 
 def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
-    """The task with a higher epoch. Raises ``UserError`` for an unknown task, ``ConflictError`` for
-    one that does not run."""
+    """Return the task with a higher epoch. Raises ``UserError`` for an unknown task,
+    ``ConflictError`` for one that does not run."""
     flow, name, task = require_planned(snapshot, key)
     if task.node is None:
         raise ConflictError(f"task {key} waits for a node: there is nothing to restart")
@@ -88,9 +87,9 @@ def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
 
 
 def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChange | None:
-    """The task, draining towards ``node``; None when it is there or on its way. Raises
-    ``UserError`` for an unknown or pinned task or unfit node, ``ConflictError`` for a waiting or
-    revoked task."""
+    """Return the task, draining towards ``node``; None when it is there or already moving there.
+    Raises ``UserError`` for an unknown or pinned task or unfit node, ``ConflictError`` for a
+    waiting or revoked task."""
     flow, name, task = require_planned(snapshot, key)
     if task.kind == INGEST:
         raise UserError(f"task {key} is pinned to its node, where its sources are: see `flow show`")
@@ -109,7 +108,7 @@ def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChan
 
 
 def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, PlannedTask]:
-    """Raises ``UserError`` with the nearest name for an unknown task."""
+    """Return a task and its flow. Raises ``UserError`` with the nearest name if unknown."""
     flow, _, name = key.partition("/")
     view = snapshot.flows.get(flow)
     if view is not None and view.set_aside:
@@ -123,7 +122,7 @@ def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, Planne
 
 
 def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
-    """Why the node may not run the flow's collect tasks now; empty when it may."""
+    """Return why the node may not run the flow's collect tasks now; empty when it may."""
     view = snapshot.nodes.get(node)
     if view is None:
         return "it is not registered"
@@ -147,7 +146,7 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
 
 
 def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) -> str:
-    """Why the task exceeds the node's capacity; empty when it fits."""
+    """Return why the task exceeds the node's capacity; empty when it fits."""
     if task.kind != COLLECT:
         return ""
     view = snapshot.nodes[node]

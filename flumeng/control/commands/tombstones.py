@@ -21,11 +21,11 @@ from zkschema import paths, records
 
 KEEP_TOMBSTONES = 500
 TEXT_CHARACTERS = 100_000
-"""A longer text is not kept."""
+"""A longer text of a deleted flow is not kept."""
 
 
 def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
-    """Writes a tombstone and removes the oldest."""
+    """Return the writes of a flow's tombstone, and the removal of the oldest ones."""
     store = operator.store
     path = paths.tombstone(flow)
     numbers = sorted(map(int, store.children(paths.revisions(flow))))
@@ -48,7 +48,7 @@ def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
 
 
 def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[str]:
-    """Absent flows deleted in this tree; an import lacks flows made after its export."""
+    """Return the absent flows that were deleted in this tree, not before an import."""
     schema = tree.require_versioned(store)
     if not schema.value.generation:
         return set(flows)

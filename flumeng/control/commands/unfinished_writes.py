@@ -1,6 +1,6 @@
-"""Decided, unfinished batches and commits, and how to give them up. Collectors finish both, but
-cannot repeat a batch (``/intents``) without its partition, revision or target, nor finish a commit
-without its staged files. Its task stops until these are restored or an operator drops it."""
+"""Lists and gives up batches and commits that are decided but unfinished. Collectors finish them,
+but cannot repeat a batch (``/intents``) without its partition, revision or target, nor finish a
+commit without its staged files: the task stops until these are restored or given up."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 UNKNOWN = records.Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={})
-"""Stands for an unreadable intent; the series begins again."""
+"""Replaces an unreadable intent; the series starts again."""
 
 
 @dataclass(frozen=True)
 class DecidedBatch:
-    """``ranges``: partition -> first and end offset. ``problem``: why it cannot be repeated."""
+    """A decided, unacked batch. ``ranges``: first and end offset by partition. ``problem``: why the
+    batch cannot be repeated."""
 
     flow: str
     task: str
@@ -45,7 +46,7 @@ class DecidedBatch:
 
 
 def decided_batches(store: ReadableStore, flow: str | None = None) -> list[DecidedBatch]:
-    """Includes batches that a collector is about to finish. ``flow`` None: all flows."""
+    """Return the decided, unfinished batches of a flow (None: of all flows)."""
     if flow is not None:
         require_flow(store, flow)
     flows = store.children(paths.all_intents()) if flow is None else [flow]
@@ -59,7 +60,7 @@ def decided_batches(store: ReadableStore, flow: str | None = None) -> list[Decid
 
 
 def refuse_decided(store: ReadableStore, partitions: Iterable[tuple[str, str]]) -> None:
-    """Raises ``ConflictError`` for a (flow, partition) in a decided batch, which needs its acks."""
+    """Raises ``ConflictError`` for a (flow, partition) in a decided batch: it needs its acks."""
     pairs = set(partitions)
     for flow in sorted({flow for flow, _ in pairs}):
         for batch in decided_batches(store, flow):
@@ -76,7 +77,7 @@ def unfinished(batch: DecidedBatch) -> str:
 
 
 def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[DecidedBatch, Version]:
-    """The decided batch and its intent's version. Raises ``UserError`` without one,
+    """Return the decided batch and its intent's version. Raises ``UserError`` without a batch,
     ``ConflictError`` for one of a newer flumeng."""
     batches = {batch.task: batch for batch in decided_batches(store, flow)}
     (intent,) = store.read_each([paths.intent(flow, task)]) if task in batches else (None,)
@@ -107,7 +108,7 @@ def drop_batch(operator: Operator, flow: str, task: str) -> DecidedBatch:
 def intents_of(
     store: ReadableStore, flow: str
 ) -> dict[str, Versioned[records.Intent] | Unreadable]:
-    """Task -> its last intent."""
+    """Return each task's last intent."""
     tasks = store.children(paths.intents(flow))
     intents = found_by_name(store, lambda task: paths.intent(flow, task), tasks)
     return {task: intent for task, intent in intents.items() if intent is not None}
@@ -139,7 +140,8 @@ def _with_problems(store: ReadableStore, batches: list[DecidedBatch]) -> list[De
 
 @dataclass(frozen=True)
 class UnfinishedCommit:
-    """``files``: (staged, final) pairs; ``staging``: directories. ``problem``: a read error."""
+    """A commit of staged files. ``files``: (staged, final) pairs; ``staging``: directories.
+    ``problem``: a read error."""
 
     flow: str
     name: str
@@ -160,7 +162,7 @@ class Whereabouts:
 
 
 def unfinished_commits(store: Store, flow: str | None = None) -> list[UnfinishedCommit]:
-    """Includes commits that a collector is about to finish. ``flow`` None: all flows."""
+    """Return the unfinished commits of a flow (None: of all flows)."""
     if flow is not None:
         require_flow(store, flow)
     flows = store.children(paths.all_commits()) if flow is None else [flow]
@@ -170,7 +172,7 @@ def unfinished_commits(store: Store, flow: str | None = None) -> list[Unfinished
 
 
 def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Whereabouts:
-    """``exists``: whether this host sees a file."""
+    """Return the staged and the missing files. ``exists``: whether this host sees a file."""
     away = [(source, target) for source, target in commit.files if not exists(target)]
     staged = {source for source, _ in away if exists(source)}
     return Whereabouts(
@@ -181,9 +183,8 @@ def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Wher
 def require_lost(
     store: Store, flow: str, name: str, exists: Callable[[str], bool]
 ) -> tuple[Whereabouts, Version]:
-    """Files that no collector can commit, and the version. Raises ``UserError`` for an unknown
-    commit, ``ConflictError`` when none is missing, one is staged, or the storage is not visible
-    here."""
+    """Return the files that no collector can commit, and the version. Raises ``UserError`` for an
+    unknown commit; ``ConflictError`` if none is missing, one is staged, or storage is invisible."""
     commits = {commit.name: commit for commit in unfinished_commits(store, flow)}
     (record,) = store.read_each([paths.commit(flow, name)]) if name in commits else (None,)
     if record is None:
@@ -216,7 +217,7 @@ def require_lost(
 def drop_commit(
     operator: Operator, flow: str, name: str, exists: Callable[[str], bool]
 ) -> Whereabouts:
-    """Give up the commit's missing files. Raises as ``require_lost``."""
+    """Give up the commit's missing files, and return them. Raises as ``require_lost``."""
     files, version = require_lost(operator.store, flow, name, exists)
     command = f"ack drop {flow} {name}: gave up {len(files.missing)} files"
     operator.commit([Remove(paths.commit(flow, name), version)], command)
@@ -224,7 +225,7 @@ def drop_commit(
 
 
 def _root(staging: str) -> str:
-    """The directory in which all batches of the sink are staged."""
+    """Return the directory in which all batches of the sink are staged."""
     path, mark, query = staging.partition("?")
     return f"{path.rpartition('/')[0]}{mark}{query}"
 

@@ -1,5 +1,5 @@
-"""The master's loop: one tick is read, plan, apply, report. Other masters take over the flows a
-master reports as troubles in ``/live/masters/M``, or its whole share."""
+"""The master's loop: one tick reads, plans, applies and reports. Other masters take over the flows
+that a master reports as troubles in ``/live/masters/M``, or all flows of its share."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 0.02
 REASONS_LOGGED = 20
 AWAY_SECONDS = 60.0
-"""Time for which a failing master gives up its share."""
+"""Time for which a failing master leaves its share of the flows to other masters."""
 CONFLICTS = 5
-"""After so many lost compare-and-sets in a row a flow's change is withheld and reported."""
+"""After this many lost compare-and-sets in a row a flow's change is withheld and reported."""
 TRIM_SECONDS = 60.0
 UPDATE_SECONDS = 5.0
 RENEW_SECONDS = 10.0
-"""A planning master rewrites its own record this often; a changed one after ``UPDATE_SECONDS``."""
+"""A planning master rewrites its live record this often, a changed one after ``UPDATE_SECONDS``."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
 SILENT = "is connected but plans nothing: its loop hangs; other masters plan its flows"
 
 
 class Master:
-    """``stop`` may be called from any thread. ``clock``: monotonic; ``wall``: since the epoch.
-    ``troubles``: ``flow F``, ``node N`` or ``cluster`` -> failure."""
+    """A master. ``stop`` may be called from any thread. ``clock``: monotonic; ``wall``: since the
+    epoch. ``troubles``: the failure by ``flow F``, ``node N`` or ``cluster``."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class Master:
         return min(self._reader.next_read_seconds, until_write)
 
     def tick(self) -> str:
-        """Returns a summary of the tick. Never raises: after failures a master gives its share to
-        the others and tries again."""
+        """Run one tick; return its summary. Never raises: after failures a master leaves its share
+        to the others and tries again."""
         try:
             return self.attempt()
         except Exception as error:  # no input may end a master
@@ -129,7 +129,7 @@ class Master:
             return self._fail(f"cannot plan: {type(error).__name__}: {error}", "failed")
 
     def attempt(self) -> str:
-        """As ``tick``; raises unexpected errors."""
+        """Run one tick as ``tick`` does; unexpected errors are raised."""
         if not self._store.connected:
             self._reader.invalidate()
             return self.measures.ticked("unavailable", "waiting for ZooKeeper")
@@ -154,7 +154,7 @@ class Master:
         return sentence
 
     def _trim_audit(self) -> None:
-        """In a secured cluster only masters may."""
+        """Trim the audit from time to time: in a secured cluster only masters may."""
         now = self._clock()
         if now - self._trimmed_at >= TRIM_SECONDS:
             trim_audit(self._store)
@@ -202,7 +202,7 @@ class Master:
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(reasons))
 
     def _retry_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
-        """Plan again at once after a conflict; withhold a change that is refused repeatedly."""
+        """Plan again at once after a conflict; stop planning a repeatedly refused flow."""
         self._conflicts = Counter(
             {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
         )
@@ -230,7 +230,7 @@ class Master:
     def _fail(
         self, sentence: str, outcome: Literal["unavailable", "failed"] = "unavailable"
     ) -> str:
-        """Report a tick without a plan; after too many of them give up the share."""
+        """Report a tick without a plan; after too many of them leave the share to other masters."""
         self._reader.invalidate()
         now = self._clock()
         if now >= self._away_until:
@@ -246,7 +246,7 @@ class Master:
         return self.measures.ticked(outcome, sentence)
 
     def _enter(self) -> None:
-        """Write the master's own record when it is missing or its share has changed."""
+        """Write the master's live record when it is missing or its share has changed."""
         record, written = self._record(), self._written
         me = paths.live_master(self._name)
         there = self._store.exists(me)
@@ -259,8 +259,7 @@ class Master:
             self._write(record, ANY if there else ABSENT)
 
     def _renew(self) -> None:
-        """Write the record every ``RENEW_SECONDS``, sooner after a change, at once for its
-        share."""
+        """Rewrite the live record from time to time, sooner after a change."""
         record, written = self._record(), self._written
         if written is None:  # the record of an earlier session of this name was in the way
             return
@@ -293,7 +292,7 @@ class Master:
             self._write_at = self._written_at + RENEW_SECONDS
 
     def _leave(self) -> None:
-        """A master of another schema has no share."""
+        """Remove the live record: a master of another schema version has no share."""
         me = paths.live_master(self._name)
         with contextlib.suppress(FlumengError):
             if self._written is not None and self._store.exists(me):
@@ -323,7 +322,7 @@ class Master:
 
 
 def _of_flows(snapshot: Snapshot, withheld: Mapping[str, str]) -> dict[str, str]:
-    """``flow F`` -> why this master cannot plan it; another one may."""
+    """Return why this master cannot plan a flow, by ``flow F``; another master may plan it."""
     troubles = {f"flow {flow}": why for flow, why in withheld.items()}
     for name, view in snapshot.flows.items():
         if view.set_aside:
@@ -340,7 +339,7 @@ def _sentence(reasons: list[str]) -> str:
 
 
 def collect_garbage_rarely() -> None:
-    """A snapshot consists of very many long-lived objects without cycles."""
+    """Run the garbage collector rarely: a snapshot has very many lasting objects without cycles."""
     gc.set_threshold(100_000, 50, 50)
 
 
@@ -353,7 +352,7 @@ def run(
     metrics_channel: int | None = None,
 ) -> None:
     """Run a master until SIGTERM or SIGINT; waits for ZooKeeper at start. ``metrics``: address to
-    serve; ``metrics_channel``: the parent's descriptor. Raises UserError."""
+    serve; ``metrics_channel``: the parent's file descriptor. Raises UserError."""
     if name is not None and not possible([name]):
         raise UserError(f"invalid master name {name!r}: use letters, digits and ._:@=+-")
     collect_garbage_rarely()
@@ -385,7 +384,7 @@ FAILURES, FAILING_SECONDS = 3, 5.0
 
 
 class Failures:
-    """Failures among the last ``TICKS`` ticks. ``clock`` is monotonic."""
+    """Counts failures among the last ``TICKS`` ticks. ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -396,6 +395,6 @@ class Failures:
 
     @property
     def too_many(self) -> bool:
-        """At least ``FAILURES``, the first of them ``FAILING_SECONDS`` ago."""
+        """Whether ``FAILURES`` ticks failed, the first of them ``FAILING_SECONDS`` ago."""
         failed = [at for at in self._failed_at if at is not None]
         return len(failed) >= FAILURES and self._clock() - failed[0] >= FAILING_SECONDS

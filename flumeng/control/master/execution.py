@@ -1,5 +1,5 @@
 """Carries out a plan flow by flow and node by node. A refused write skips its flow or node in this
-tick, with its dependents: a node gets no task that another node has not been asked to release."""
+tick, with dependent actions: a node gets no task that another node was not asked to release."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Written = Replan | Assign | Revert | Maintain | MarkDown | Replicate
 
 @dataclass
 class Outcome:
-    """``flows``, ``nodes``, ``journals``, ``cluster``: refused changes. ``overtaken``: flows whose
-    throttled moves wait a tick. ``unfinished``: a removal continues in the next tick."""
+    """A tick's outcome. ``flows``, ``nodes``, ``journals``, ``cluster``: refused changes.
+    ``overtaken``: flows whose throttled moves wait a tick. ``unfinished``: a removal continues."""
 
     done: list[Action] = field(default_factory=list)
     flows: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
@@ -72,8 +72,8 @@ def carry_out(
     removals: Removals | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Write all actions; every intermediate state is legal. ``removals``: those of earlier ticks;
-    ``on_progress`` is called after each group. Raises UnavailableError: unknown outcome."""
+    """Write all actions; every intermediate state is legal. ``removals``: state kept from earlier
+    ticks. Calls ``on_progress`` after each group. Raises UnavailableError: unknown outcome."""
     outcome = Outcome()
     removals = removals or Removals(store)
     removals.next_tick()
@@ -113,7 +113,8 @@ def carry_out(
 
 
 class _Throttled:
-    """Throttled plans expect ``/moves`` as before the plans were read, or as this tick wrote it."""
+    """Makes throttled plans expect the version of ``/moves`` read before them or written by this
+    tick."""
 
     def __init__(self, store: Store, version: Version | None) -> None:
         self._store = store
@@ -127,7 +128,7 @@ class _Throttled:
             self._version = next_version(self._version)
 
     def is_overtaken(self, action: Written) -> bool:
-        """Whether the plan was refused since another master has begun moves."""
+        """Whether the plan was refused because another master has begun moves."""
         if not self._counts(action):
             return False
         (moves,) = self._store.read_each([paths.moves()])
@@ -162,7 +163,7 @@ def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
 
 
 def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcome) -> None:
-    """A lease renewed meanwhile is decided again in the next tick."""
+    """Carry out a removal. A lease renewed in between is decided again in the next tick."""
     if isinstance(action, Drop | Forget) and _waits(action, outcome, set()):
         return
     try:
@@ -175,7 +176,7 @@ def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcom
 
 
 def topics(outcome: Outcome) -> Mapping[str, ConflictError | UserError | ForbiddenError]:
-    """``node N``, ``journal J`` or ``cluster`` -> why its write was refused."""
+    """Return why a write was refused, by ``node N``, ``journal J`` or ``cluster``."""
     refused = {f"node {node}": error for node, error in outcome.nodes.items()}
     refused |= {f"journal {name}": error for name, error in outcome.journals.items()}
     return {**refused, "cluster": outcome.cluster} if outcome.cluster else refused

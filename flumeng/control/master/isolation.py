@@ -1,5 +1,5 @@
-"""Isolates flows on which the planner fails. Bisection finds such a flow, and it is *withheld*: its
-tasks stay as they are until the flow changes or a time is up."""
+"""Isolates flows on which the planner fails. Bisection finds such a flow, which is then *withheld*:
+its tasks stay unchanged until the flow changes or a time limit passes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Withheld:
 
 
 class IsolatingPlanner:
-    """A planner that withholds flows. ``clock`` is monotonic."""
+    """Plans all flows except withheld ones. ``clock`` is monotonic."""
 
     def __init__(self, make: Callable[[], Planner], clock: Callable[[], float]) -> None:
         self._make = make
@@ -35,7 +35,7 @@ class IsolatingPlanner:
 
     @property
     def withheld(self) -> Mapping[str, str]:
-        """Flow -> why it is not planned now."""
+        """The flows that are not planned now, each with the reason."""
         return {flow: entry.why for flow, entry in self._withheld.items()}
 
     @property
@@ -43,14 +43,15 @@ class IsolatingPlanner:
         return self._planner.held
 
     def withhold(self, snapshot: Snapshot, flow: str, why: str) -> None:
-        """Leave the flow out until it is changed, at most for ``WITHHOLD_SECONDS``."""
+        """Stop planning the flow until it changes, at most for ``WITHHOLD_SECONDS``."""
         view = snapshot.flows.get(flow)
         if view is not None:
             until = self._clock() + WITHHOLD_SECONDS
             self._withheld[flow] = _Withheld(why, view.version, until)
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
-        """Raises the planner's error when no single flow is at fault."""
+        """Plan all flows but the withheld and faulty ones. Raises the planner's error when no
+        single flow is at fault."""
         self._release(snapshot)
         try:
             return self._plan(snapshot)
@@ -64,7 +65,7 @@ class IsolatingPlanner:
         return self._plan(snapshot)
 
     def _plan(self, snapshot: Snapshot) -> list[Action]:
-        """A planner that has raised is replaced: its memory may be half updated."""
+        """Plan, and replace a planner that raises: its cache may be half updated."""
         try:
             with no_garbage_collection():
                 if self._withheld:
@@ -76,7 +77,7 @@ class IsolatingPlanner:
             raise
 
     def _faulty(self, snapshot: Snapshot, flows: Sequence[str]) -> dict[str, Exception]:
-        """Flows that fail even when planned alone; none when planning fails without any flow."""
+        """Return flows that fail when planned alone; none if planning fails without any flow."""
         if self._fault(snapshot, ()) is not None:
             return {}
         faulty: dict[str, Exception] = {}
@@ -101,7 +102,7 @@ class IsolatingPlanner:
         return None
 
     def _release(self, snapshot: Snapshot) -> None:
-        """Release withheld flows that were changed or are gone, or whose time is up."""
+        """Plan a withheld flow again when it was changed or removed, or its time is up."""
         now = self._clock()
         versions = {name: view.version for name, view in snapshot.flows.items()}
         self._withheld = {

@@ -1,6 +1,6 @@
-"""Access lists of replicated journals and acks: replica holders read the record, the primary writes
-it and reads the acks. A list is set before the record that needs it, and checked again after
-changes and periodically, since ZooKeeper sets them in two steps."""
+"""Maintains the access lists of replicated journals and acks: replica holders read the record, the
+primary writes it and reads the acks. A list is set before the record that needs it, and checked
+again after changes and periodically, since ZooKeeper sets the two in separate steps."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from zkschema.records import Journal
 
 AGAIN_SECONDS = 600.0
 ACKS_AGAIN_SECONDS = 5.0
-"""Recheck of a promoted journal without acks: a new ack gets the list of its path."""
+"""Delay of the next check of a promoted journal without acks: the first ack is created with the
+access list of its path."""
 CHECKS = 100
-"""Journals checked in one tick, about a tenth of a second; promotions do not wait."""
+"""Journals checked in one tick, which takes about 0.1 s; promotions are never delayed."""
 
 
 @dataclass
 class JournalAccess:
-    """Covers one master's share. ``clock`` is monotonic. ``waiting``: more journals are due."""
+    """Access lists of one master's journals. ``clock``: monotonic. ``waiting``: more are due."""
 
     store: Store
     clock: Callable[[], float]
     waiting: bool = False
     checks: int = CHECKS
     _right: dict[str, tuple[Version, float]] = field(default_factory=dict)
-    """Journal -> the version of the record that its lists match, and the time of the next check."""
+    """By journal: the record version with right lists, and the time of the next check."""
 
     def follow(
         self, secured: Secured | None, snapshot: Snapshot, actions: Iterable[Action]
     ) -> Mapping[str, str]:
-        """Correct the lists of current and planned records; returns ``journal J`` -> why it failed.
+        """Correct the lists of current and planned records; return the failures by ``journal J``.
         Does nothing in an open cluster. Raises UnavailableError."""
         self.waiting = False
         if secured is None or not isinstance(self.store, AccessStore):
@@ -71,7 +72,7 @@ class JournalAccess:
         return {}
 
     def _due(self, snapshot: Snapshot, planned: Collection[str]) -> list[str]:
-        """The journals to check now, changed records first."""
+        """Return the journals to check now, those with changed records first."""
         now, versions = self.clock(), snapshot.journal_versions
         self._right = {
             name: checked

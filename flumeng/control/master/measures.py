@@ -17,13 +17,13 @@ from flumeng.platform.metrics.histogram import Histogram
 from flumeng.platform.metrics.table import Reading
 
 STUCK_SECONDS = 120.0
-"""A longer tick counts as stuck; a plan of very many flows takes some seconds."""
+"""A longer tick counts as stuck; planning very many flows takes only some seconds."""
 
 Outcome = Literal["done", "conflict", "unavailable", "failed"]
 
 
 class Measures:
-    """Written by the master's loop; ``readings`` may be called from any thread."""
+    """Metrics, updated by the master's loop; ``readings`` may be called from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.health = Health(STUCK_SECONDS, clock)
@@ -66,7 +66,7 @@ class Measures:
                 yield "handoff" if view is not None and view.live else "recovery"
 
     def ticked(self, outcome: Outcome, sentence: str) -> str:
-        """Count a tick; returns its sentence. A conflict is no trouble."""
+        """Count a tick; return its sentence. A conflict does not make the master unhealthy."""
         self._ticks[outcome] += 1
         self._trouble = sentence if outcome in ("unavailable", "failed") else None
         return sentence

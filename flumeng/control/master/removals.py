@@ -1,5 +1,5 @@
-"""Bounded removal of deleted flows, expired cursors and forgotten nodes: one portion a tick. The
-planner repeats the action until the last znode is gone."""
+"""Removes deleted flows, expired cursors and forgotten nodes in bounded portions, one per tick. The
+planner repeats the action until the last znode is removed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from zkschema import bootstrap, paths, table
 
 PORTION = 500
 LEAST = 20
-"""The least budget that an action uses, for its reads."""
+"""The least number of operations charged to an action, for its reads."""
 TRANSACTION_REMOVALS = 100
 FOLDERS_AT_ONCE = 100
 
 
 class Removals:
-    """``unfinished``: more is left. ``_listings``: guard and its version -> remaining znodes."""
+    """Removals over many ticks. ``unfinished``: znodes are left. ``_listings``: remaining znodes by
+    last znode and its version."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -30,14 +31,14 @@ class Removals:
         self.next_tick()
 
     def next_tick(self) -> None:
-        """Begin a new portion; forget listings that the last one did not continue."""
+        """Begin a new portion; drop listings that the last tick did not continue."""
         self._left = PORTION
         self._before, self._listings = self._listings, {}
         self._cursors: dict[str, list[Path]] | None = None
         self.unfinished = False
 
     def carry_out(self, action: Drop | Forget | Release) -> bool:
-        """Remove as much as the portion allows; returns whether everything is gone. Raises
+        """Remove as much as the portion allows; return whether everything is removed. Raises
         ConflictError, ForbiddenError, UserError, UnavailableError."""
         self._left -= LEAST
         if self._left <= 0:
@@ -53,8 +54,8 @@ class Removals:
         return done
 
     def _drop(self, flow: str) -> bool:
-        """Children first and the flow last, so that an interrupted removal can continue. Without
-        acks the flow seems uncollected, so it is first marked as discarded. The mark also stops a
+        """Remove a flow, children first, so that an interrupted removal can continue. Without acks
+        the flow seems undelivered, so it is first marked as discarded. The mark also stops a
         stalled master from removing a later flow of that name."""
         record = self._store.read(paths.flow(flow))
         if record is None or record.value.state != "deleted":
@@ -73,7 +74,7 @@ class Removals:
         return chain.from_iterable(children_first(self._store, [top]) for top in there)
 
     def _release(self, action: Release) -> bool:
-        """The lease goes last, so that an interrupted removal can continue."""
+        """Remove an expired cursor, its lease last, so that an interrupted removal can continue."""
         folder = paths.cursor(action.flow, action.cursor)
         lease = paths.lease(action.flow, action.cursor)
 
@@ -84,7 +85,7 @@ class Removals:
         return self._remove(lease, action.expect, znodes)
 
     def _remove(self, guard: Path, version: Version, znodes: Callable[[], Iterator[Path]]) -> bool:
-        """Remove ``znodes`` in order while ``guard``, the last of them, has this version."""
+        """Remove ``znodes`` in order while the last of them, ``guard``, has this version."""
         key = str(guard), version
         listing = self._before.pop(key, None) or znodes()
         portion = list(islice(listing, self._left))
@@ -103,7 +104,7 @@ class Removals:
 
 
 def children_first(store: Store, tops: Iterable[Path]) -> Iterator[Path]:
-    """The znodes at and below ``tops``, read by level. Raises UserError for an unknown znode."""
+    """Yield the znodes at and below ``tops``, children first. Raises UserError if unknown."""
     for some in _batched(tops, FOLDERS_AT_ONCE):
         folders = [path for path in some if table.may_have_children(path.row)]
         listed = dict(zip(map(str, folders), store.children_many(folders), strict=True))

@@ -1,5 +1,5 @@
-"""Removes stale znodes from shared folders: live znodes of unproven nodes
-(``flumeng.platform.security.sessions``) and registrations of journals that are gone."""
+"""Removes stale znodes from shared folders: live znodes that do not prove their node
+(``flumeng.platform.security.sessions``), and registrations of journals that no longer exist."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AT_ONCE = 100
 
 @dataclass(frozen=True)
 class Trust:
-    """Accepted identities: members of the cluster with certificates of these authorities."""
+    """The accepted identities: ``nodes`` of the cluster, with certificates of these authorities."""
 
     cluster: str
     nodes: frozenset[str]
@@ -45,7 +45,7 @@ class Trust:
 
 
 class LiveProofs:
-    """Verifies live znodes; an open cluster accepts all. ``unproven``: failed at the last read."""
+    """Verifies live znodes; an open cluster accepts all. ``unproven``: failed in the last read."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._keystore = keystore_of("master")
@@ -56,7 +56,7 @@ class LiveProofs:
         self.unproven: dict[Path, Version] = {}
 
     def learn(self, store: ReadableStore, schema: Schema) -> bool:
-        """Whether the set of accepted live znodes may have changed. Raises UnavailableError."""
+        """Update the accepted identities; return whether they changed. Raises UnavailableError."""
         before, secured = self._trust, Secured.of(schema)
         if secured is None or self._keystore is None:
             self._trust = None
@@ -103,7 +103,7 @@ class LiveProofs:
 
 
 def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
-    """Yields a line for each removal. Raises UnavailableError; then the outcome is unknown."""
+    """Remove unproven live znodes; yield a line for each. Raises UnavailableError."""
     some = list(islice(proofs.unproven, AT_ONCE))
     removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
     for path, refused in zip(some, store.commit_each(removals), strict=True):
@@ -114,14 +114,14 @@ def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
 
 
 def _kept(snapshot: Snapshot, journal: Journal) -> bool:
-    """Whether the journal's maker has yet to learn its end from another node."""
+    """Whether the record must stay: the node that began the journal has yet to learn its end."""
     flow = snapshot.flows.get(journal.flow)
     awaited = flow is not None and flow.record.state != "deleted" and journal.node in snapshot.nodes
     return awaited and bool(journal.lineage) and journal.node != journal.primary
 
 
 def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
-    """Removes gone journals with their acks; yields a line for each. Raises UnavailableError."""
+    """Remove gone journals with their acks; yield a line for each. Raises UnavailableError."""
     gone = [name for name, j in snapshot.journals.items() if j.gone and not _kept(snapshot, j)]
     gone = gone[:AT_ONCE]
     if not gone:

@@ -1,5 +1,5 @@
-"""The planner's decisions: frozen actions, each with its reasons and the versions it expects. Each
-is a compare-and-set, so that one of several masters wins each step."""
+"""The planner's actions: frozen, each with its reasons and the versions it expects. Each is a
+compare-and-set, so that only one of several masters carries out each step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, 
 
 @dataclass(frozen=True)
 class Fence:
-    """Raises the least epoch of a task's decisions: its owner may not know yet that it lost
-    partitions. ``seen``: the last decided batch, fully acked."""
+    """Raises the lowest epoch in which a task may decide batches: its owner may not know yet that
+    it lost partitions. ``seen``: the last decided batch, fully acked."""
 
     task: str
     epoch: int
@@ -47,9 +47,8 @@ class _Written:
 
 @dataclass(frozen=True)
 class Replan(_Written):
-    """Changes owners or partitions of tasks. ``before``: the tasks at ``expect``;
-    ``losers``: nodes that lose tasks, with their assignment versions; ``throttled``: begins moves
-    that a cluster throttle bounds."""
+    """Changes tasks' owners or partitions. ``before``: tasks at version ``expect``; ``losers``:
+    nodes that lose tasks, with assignment versions; ``throttled``: begins throttled moves."""
 
     flow: str
     flow_version: Version
@@ -62,7 +61,7 @@ class Replan(_Written):
     throttled: bool = False
 
     def writes(self, moves: Expected | None = None) -> Sequence[Write]:
-        """``moves``: the version of ``/moves`` that a throttled plan expects."""
+        """Return the writes. ``moves``: the version of ``/moves`` that a throttled plan expects."""
         return [
             *([Put(paths.moves(), Moves(flow=self.flow), moves)] if moves is not None else []),
             Check(paths.flow(self.flow), self.flow_version),
@@ -74,7 +73,7 @@ class Replan(_Written):
 
 @dataclass(frozen=True)
 class Assign(_Written):
-    """Writes a node's assignment. ``gives``: the node loses no task by it."""
+    """Writes a node's assignment. ``gives``: no task is taken from the node."""
 
     node: str
     assignment: Assignment
@@ -94,7 +93,7 @@ class Assign(_Written):
 
 @dataclass(frozen=True)
 class Revert(_Written):
-    """Ends a rollout by returning to the revision before."""
+    """Ends a rollout by restoring the previous revision."""
 
     flow: str
     record: Flow
@@ -167,7 +166,7 @@ Action = Replan | Assign | Revert | Maintain | MarkDown | Forget | Drop | Releas
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
-    """Groups actions, in order, into lists that may run concurrently, even if some fail."""
+    """Group actions, in order, into lists whose actions may run concurrently, even if some fail."""
     groups = groupby(enumerate(actions), key=lambda item: _kind(*item))
     return [[action for _, action in group] for _, group in groups]
 

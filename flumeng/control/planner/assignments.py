@@ -1,6 +1,5 @@
-"""Assignments: the projection of all plans onto the nodes. Assignments that take a task away
-precede those that give one, so that no two nodes ever run the same task, even when they exchange
-tasks."""
+"""Computes the nodes' assignments from all plans. Assignments that take a task away precede those
+that give one, so that no two nodes ever run the same task, even when they exchange tasks."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ from flumeng.control.zookeeper import Version
 from zkschema.records import COLLECT, NOTHING, AssignedTask, Assignment, PlannedTask
 
 ITEM_BYTES = 1000
-"""Upper bound of a task or partition in an assignment, with the check of its flow's plan."""
+"""Upper bound of a task or partition in a transaction, with the check of its flow's plan."""
 NAMED = 5
-"""Of more task changes of a node only the number is given."""
+"""Above this number of task changes of a node, only their number is reported."""
 
 Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
@@ -68,7 +67,7 @@ def assign(
 def _planned(
     view: NodeView, current: Tasks, snapshot: Snapshot, index: PlacementIndex
 ) -> dict[Key, AssignedTask]:
-    """The node's planned tasks; tasks of other masters' flows stay as they are."""
+    """Return the node's planned tasks; tasks of flows that other masters plan stay unchanged."""
     planned = {
         key: task
         for key, task in current.items()
@@ -87,7 +86,7 @@ def _planned(
 
 
 def _kept(current: Tasks, planned: Tasks) -> dict[Key, AssignedTask]:
-    """Updated tasks that the node keeps, without standbys that become owners."""
+    """Return the updated tasks that stay on the node, without standbys that become owners."""
     return {
         key: before if before.state == STANDBY != task.state else task
         for key, task in planned.items()
@@ -103,7 +102,7 @@ def _assigned(
     *,
     standby: bool = False,
 ) -> AssignedTask:
-    """The assigned task; ``before`` itself when nothing changes."""
+    """Return the assigned task; ``before`` itself when nothing changes."""
     revision = flow.revision_of(task) if flow.rolling else flow.record.revision
     state, epoch = (DRAINING if task.state == DRAINING else "running"), task.epoch
     handoff = flow.record.handoff if task.kind == COLLECT else 0
@@ -132,7 +131,7 @@ def _assigned(
 
 
 def _chokes(view: NodeView, planned: Tasks, snapshot: Snapshot) -> Mapping[str, float]:
-    """Flow -> bytes per second; a limit of the node overrides that of the cluster."""
+    """Return the bytes per second by flow; a limit of the node overrides that of the cluster."""
     if not snapshot.cluster_known:
         return view.assignment.chokes
     node, limits = view.name, snapshot.cluster.chokes
@@ -176,7 +175,7 @@ def _flows_changed(before: Assignment, after: Assignment) -> set[str]:
 
 
 def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version], ...]:
-    """The plan versions that a change derives from; none for a removed flow."""
+    """Return the plan versions from which a change derives; none for a removed flow."""
     views = (snapshot.flows[name] for name in sorted(flows) if name in snapshot.flows)
     return tuple(
         (flow.name, flow.plan_version) for flow in views if isinstance(flow.plan_version, Version)

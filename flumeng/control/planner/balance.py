@@ -1,4 +1,4 @@
-"""Moves that even out the load. A cluster throttle bounds concurrent moves. None begins in
+"""Moves tasks to even out the load. A cluster throttle limits concurrent moves. No move begins in
 maintenance mode, or among nodes that could run a task without a live owner. A move is a handoff:
 the task is ``draining`` towards its new node."""
 
@@ -35,7 +35,7 @@ def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None
 
 
 def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Round | None:
-    """Counts moves under way; None when no move may begin."""
+    """Return a round that counts the moves under way; None when no move may begin."""
     moves = snapshot.balance_moves if snapshot.throttled_moves else 0
     if snapshot.cluster.maintenance or not moves:
         return None
@@ -57,7 +57,7 @@ def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Roun
 
 @dataclass
 class _Round:
-    """``moves_left`` may still begin. ``reserved`` nodes could run a task without a live owner."""
+    """A round; ``moves_left`` may begin. ``reserved``: nodes for tasks without a live owner."""
 
     snapshot: Snapshot
     index: PlacementIndex
@@ -68,7 +68,7 @@ class _Round:
     _reserved_for: set[tuple[object, ...]] = field(default_factory=set)
 
     def reserve(self, flow: FlowView, task: PlannedTask) -> None:
-        """Keeps moves off nodes that could run this task, which has no live owner."""
+        """Exclude from moves the nodes that could run this task, which has no live owner."""
         if flow.set_aside or flow.place is None:
             return
         placement, weight = flow.collect_place, flow.weight(task.partitions)
@@ -96,7 +96,7 @@ class _Round:
             self.by_node[task.target] += 1
 
     def even_out(self, labels: Mapping[str, str], members: Drafts) -> None:
-        """Moves tasks within a pool from the fullest nodes to the least full one, while the source
+        """Move tasks within a pool from the fullest nodes to the least full one, while the source
         stays at least as full as the target becomes."""
         pool = self.index.capacity.pool(labels)
         if self._is_reserved(pool):
@@ -110,7 +110,7 @@ class _Round:
             self._move(*move, target)
 
     def even_out_zones(self, builder: PlanBuilder) -> None:
-        """Moves tasks of the flow from the zone with most of them to the one with fewest."""
+        """Move tasks of the flow from the zone with most of them to the one with fewest."""
         labels, capacity = builder.flow.collect_place.labels, self.index.capacity
         if self._is_reserved(capacity.pool(labels)):
             return
@@ -147,7 +147,7 @@ class _Round:
     def _worth_moving(
         self, pool: IndexedHeap[float], members: Drafts, target: str, lightest: Amounts
     ) -> tuple[PlanBuilder, str, PlannedTask] | None:
-        """The heaviest task worth moving, on the fullest node that has one."""
+        """Return the heaviest task worth moving from the fullest node that has one, or None."""
         capacity = self.index.capacity
         bound = capacity.fullness(target, lightest)
         if max(fullness for fullness in pool.ranks.values()) <= bound:
@@ -183,7 +183,7 @@ class _Round:
     def _movable(
         self, node: str, members: Drafts
     ) -> Iterator[tuple[PlanBuilder, str, PlannedTask]]:
-        """The tasks of these flows on the node that could begin to move now."""
+        """Yield the tasks of these flows on the node that could begin to move now."""
         limit = self.snapshot.cluster.throttles.get("balance_per_flow")
         if not self._free(node):
             return

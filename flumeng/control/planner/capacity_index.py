@@ -16,14 +16,14 @@ PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
 class CapacityIndex:
-    """``used`` and capacities are in thousandths; ``limited`` nodes declare a capacity."""
+    """Load and capacities of nodes, in thousandths. ``limited`` nodes declare a capacity."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, int]] = {}
         self._limits: dict[str, Mapping[str, int]] = {}
         self._limited: set[str] = set()
         self._cores: dict[str, int] = {}
-        """Cores of a Spark cluster, in thousandths: the size of a node without declared slots."""
+        """Cores of a Spark cluster, in thousandths: the slots of a node that declares none."""
         self._nodes: dict[str, NodeView] = {}
         self._pools: dict[PoolKey, IndexedHeap[float]] = {}
         self._pools_of: dict[str, list[IndexedHeap[float]]] = {}
@@ -59,7 +59,7 @@ class CapacityIndex:
                 pool.set(node, fullness)
 
     def fullness(self, node: str, more: Amounts = ()) -> float:
-        """Share used of the scarcest capacity, with ``more`` on top; over 1 when overloaded."""
+        """Return the used share of the scarcest capacity with ``more`` added; over 1: overload."""
         used = self._used.get(node, {})
         if more:
             used = dict(used)
@@ -89,7 +89,7 @@ class CapacityIndex:
         )
 
     def pool(self, labels: Mapping[str, str], zone: str | None = None) -> IndexedHeap[float]:
-        """The live nodes that may collect under these labels, least full first."""
+        """Return the live nodes that may collect under these labels, least full first."""
         key = (tuple(sorted(labels.items())), zone)
         pool = self._pools.get(key)
         if pool is None:
@@ -118,8 +118,8 @@ class CapacityIndex:
         )
 
     def in_turn(self, pool: IndexedHeap[float], weight: Amounts, count: int) -> list[str] | None:
-        """``count`` nodes as repeated ``least_full`` would give them, without counting tasks. None
-        without nodes, or when limits need a check of each."""
+        """Return the nodes that ``count`` calls of ``least_full`` would choose, without counting
+        tasks. None without nodes, or when each node has to be checked against limits."""
         if self._limited or not pool.ranks or any(self._cores.values()):
             return None
         names = sorted(pool.ranks)

@@ -1,4 +1,4 @@
-"""Removal of deleted flows, and the nodes it waits for."""
+"""Removes deleted flows once no node may still have tasks or journals of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from zkschema.records import INGEST
 
 
 def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
-    """Drops a deleted flow after its parts. Without ``discard`` it waits for nodes that are down:
-    they may hold an unregistered journal."""
+    """Return the removal of a deleted flow, None while it has to wait: for its parts and, without
+    ``discard``, for nodes that are down, which may have an unregistered journal."""
     if flow.record.state != "deleted" or flow.tasks or parts_among(snapshot.flows, flow.name):
         return None
     patient = not flow.record.discard
@@ -28,7 +28,7 @@ def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
 
 
 def _may_hold(node: NodeView, flow: FlowView) -> bool:
-    """Whether the node may have run sources of the flow and has not confirmed their end."""
+    """Return whether the node may have run the flow's sources and has not confirmed their end."""
     if node.status_unreadable or node.set_aside:
         return True
     version = node.assignment_version
@@ -42,7 +42,7 @@ def _may_hold(node: NodeView, flow: FlowView) -> bool:
 
 
 def reports_tasks_of(node: NodeView, flow: FlowView) -> bool:
-    """Whether the node reports a task of the flow; an unreadable node may run one."""
+    """Return whether the node reports a task of the flow; an unreadable node may run one."""
     if node.status_unreadable or node.set_aside:
         return True
     tasks = node.status.tasks if node.status else {}

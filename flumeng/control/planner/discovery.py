@@ -1,6 +1,6 @@
-"""Places a flow's discovery task on a node that may run its collect tasks; it stays while it may. A
-new owner gets a higher epoch at once, without a handoff: writes under a lower epoch are refused.
-The task uses no capacity."""
+"""Places a flow's discovery task on a node that may run its collect tasks; the task stays there
+while that holds. A new owner gets a higher epoch at once, without a handoff: writes under a lower
+epoch are refused. The task uses no capacity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def place_discovery(builder: PlanBuilder) -> None:
 
 
 def _is_needed(builder: PlanBuilder) -> bool:
-    """Kept by a stopped flow with open partitions, and by an ending part: it finds their ends."""
+    """Return whether discovery runs: also for a stopped flow with open partitions and an ending
+    isolated part, to find the ends of their partitions."""
     flow, snapshot = builder.flow, builder.snapshot
     waits = flow.record.state == "stopped" and len(flow.ending) < len(flow.partitions)
     ends = is_part(flow.name) and not flow.record.discard and snapshot.has_undelivered(flow.name)
@@ -69,7 +70,7 @@ def _kept(builder: PlanBuilder, labels: Labels, task: PlannedTask) -> PlannedTas
 
 
 def _must_leave(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> str:
-    """Why the task needs another owner; empty when it stays."""
+    """Return why the task needs another owner; empty when it stays."""
     if task is None or task.node is None:
         return "no node runs it"
     owner = builder.snapshot.nodes.get(task.node)
@@ -85,7 +86,7 @@ def _must_leave(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) 
 
 
 def _choose(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> str | None:
-    """Its target, else a node by rendezvous hashing, so that tasks of many flows spread."""
+    """Return the task's target, else a node by rendezvous hashing, to spread many flows."""
     nodes = builder.index.capacity.pool(labels).ranks
     if task is not None and task.target in nodes:
         return task.target

@@ -1,4 +1,4 @@
-"""The effect of an action: the snapshot after it was carried out."""
+"""Applies an action to a snapshot in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A heap of names by a changing number; outdated entries are dropped when met."""
+"""A heap of names by a changing number; outdated entries are dropped when they reach the top."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPARE_ENTRIES = 1024
 
 
 class IndexedHeap(Generic[Rank]):
-    """Smallest number first, then by name. ``ranks`` is read-only for others."""
+    """Names by number, smallest first, then by name. Callers must not change ``ranks``."""
 
     def __init__(self) -> None:
         self.ranks: dict[str, Rank] = {}
@@ -38,7 +38,7 @@ class IndexedHeap(Generic[Rank]):
         self._heap = None
 
     def take(self, count: int, step: Rank) -> Iterator[str]:
-        """Yields the smallest name ``count`` times; its number grows by ``step`` each time."""
+        """Yield the first name ``count`` times; its number grows by ``step`` each time."""
         ranks = self.ranks
         for _ in range(count):
             heap = self._entries()

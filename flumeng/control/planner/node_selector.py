@@ -1,5 +1,5 @@
-"""Selects the node of a collect task: the least full one that may run it. Placed tasks are counted
-in the placement index at once, so the next selection includes them."""
+"""Selects the node of a collect task: the least full one that may run it. A placed task is counted
+in the placement index at once, so that the next selection includes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NodeSelector:
         return not self._pool.ranks
 
     def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
-        """Repeats ``find``, counting each; None when each needs its own check."""
+        """Find nodes for ``count`` tasks and count these; None if each needs its own check."""
         plain = self._zones is None and self._accepts is None
         nodes = self._capacity.in_turn(self._pool, weight, count) if plain else None
         for node, number in Counter(nodes).items():
@@ -36,7 +36,7 @@ class NodeSelector:
         return nodes
 
     def count(self, node: str, weight: Amounts, number: int = 1) -> None:
-        """Counts ``number`` tasks of the flow as placed on the node."""
+        """Count ``number`` tasks of the flow as placed on the node."""
         self._builder.index.count_on(self._builder.flow, node, weight, number)
         if self._zones is not None:
             zone = self._capacity.zone(node)
@@ -46,8 +46,8 @@ class NodeSelector:
     def find(
         self, weight: Amounts, target: str | None = None, standbys: Sequence[str] = ()
     ) -> str | None:
-        """``target`` if it has room, then the first fitting standby, else the least full node; with
-        spread by zone in the zone with the fewest tasks."""
+        """Return ``target`` if it has room, then the first fitting standby, else the least full
+        node; with spread by zone, one in the zone with the fewest tasks. None if none has room."""
         accepts = self._accepts
         if target is not None and self._has_room(target, weight):
             return target

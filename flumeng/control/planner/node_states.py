@@ -1,7 +1,6 @@
-"""Down nodes: since when, when they are forgotten, and automatic maintenance mode. When very many
-nodes are missing, the network or ZooKeeper is more likely at fault than the nodes. Maintenance ends
-below a stricter threshold than it begins, to prevent flapping. A master never ends maintenance
-begun by an operator."""
+"""Down nodes: records since when, forgets them, and switches automatic maintenance mode: when very
+many nodes are missing, more likely the network or ZooKeeper is at fault. Maintenance ends below a
+stricter threshold than it begins, to prevent flapping. No master ends an operator's maintenance."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ AUTHOR = "flumeng"
 
 
 def marks(snapshot: Snapshot) -> list[MarkDown]:
-    """Records when nodes went away or came back."""
+    """Record when nodes went down or came back."""
     actions = []
     for name, node in snapshot.nodes.items():
         if not node.mark_due or node.set_aside:
@@ -33,7 +32,8 @@ def marks(snapshot: Snapshot) -> list[MarkDown]:
 
 
 def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]) -> list[Forget]:
-    """Expired nodes without task, journal or deleted flow's source, once ``assigns`` are done."""
+    """Return the removal of expired nodes without tasks, journals or sources of a deleted flow.
+    ``assigns`` count as carried out."""
     expired = {name: node for name, node in snapshot.nodes.items() if node.expired}
     if not expired:
         return []
@@ -63,7 +63,7 @@ def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]
 
 
 def _has_registered_all(node: NodeView) -> bool:
-    """Whether no unregistered journal can lie on its disk."""
+    """Return whether the node certainly has no unregistered journal on its disk."""
     if node.set_aside or node.status_unreadable:
         return False
     was_assigned = isinstance(node.assignment_version, Version)
@@ -71,7 +71,7 @@ def _has_registered_all(node: NodeView) -> bool:
 
 
 def maintain(snapshot: Snapshot, active: int, missing: int) -> Maintain | None:
-    """Begins or ends maintenance mode: of ``active`` nodes ``missing`` are not live."""
+    """Begin or end maintenance mode when ``missing`` of ``active`` nodes are not live."""
     cluster, limits = snapshot.cluster, snapshot.cluster.maintenance_limits
     counts = f"{missing} of {active} active nodes are missing"
     if cluster.maintenance is None:

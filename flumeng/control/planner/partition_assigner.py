@@ -1,8 +1,7 @@
-"""Assigns partitions to a flow's tasks: each stays in its task, new ones join the smallest, and
-added tasks take as few as possible from others. A task that gains a partition from another needs a
-higher epoch than that task, since acks refuse lower ones. No partition leaves a task with an open
-batch (see ``PlanBuilder``). A surplus task ends once it has no partitions; for added tasks, all
-donors give partitions away together."""
+"""Assigns partitions to a flow's tasks: each stays in its task, new ones join the smallest task,
+and added tasks take as few as possible from others, from all donors together. A task that gains a
+partition from another needs a higher epoch than that task, since acks refuse lower ones. No
+partition leaves a task with an open batch (see ``PlanBuilder``). Surplus tasks end once empty."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from zkschema.records import COLLECT, PlannedTask
 
 
 class PartitionAssigner:
-    """``fresh``: new tasks' partitions; ``shares``: changing tasks' partitions; ``task_of``:
-    changing partitions' tasks; ``moved``: partitions taken from a task."""
+    """Partitions by task: ``fresh`` of new tasks, ``shares`` of changing ones. ``task_of``: the
+    task of each changing partition; ``moved``: partitions taken from a task."""
 
     def __init__(self, builder: PlanBuilder, tasks: int, changes: ChangeSet) -> None:
         self._builder = builder
@@ -60,7 +59,7 @@ class PartitionAssigner:
         return replace(task, partitions=partitions)
 
     def _deal(self, tasks: int) -> None:
-        """For a flow that has no tasks, or lost its plan."""
+        """Distribute the partitions of a flow that has no tasks, or lost its plan."""
         builder = self._builder
         if builder.flow.epoch_floor and builder.decides and builder.intents is None:
             builder.held.update(_names(tasks))
@@ -77,7 +76,7 @@ class PartitionAssigner:
         )
 
     def _decided(self) -> dict[str, list[str]]:
-        """Partitions of tasks that have to repeat a batch."""
+        """Return the partitions of each task that has to repeat a batch."""
         builder = self._builder
         return {
             name: [part for part in intent.record.ranges if is_open(builder, part)]
@@ -86,7 +85,7 @@ class PartitionAssigner:
         }
 
     def _resize(self, tasks: int) -> list[str]:
-        """Ends surplus tasks; adds missing ones and evens out the others for them."""
+        """End surplus tasks, add missing ones, and take partitions for these from the others."""
         names = _names(tasks)
         old = {name: t for name, t in self._builder.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(names)):
@@ -108,7 +107,7 @@ class PartitionAssigner:
         return fresh
 
     def _follow(self, partitions: Collection[str]) -> None:
-        """Drops closed partitions and assigns open ones that have no task."""
+        """Drop closed partitions, and assign open ones that have no task."""
         unplaced = []
         planned, moved = self._flow_index.task_of, self._task_of
         for name in partitions:
@@ -127,8 +126,7 @@ class PartitionAssigner:
             self._task_of[name] = home
 
     def _may_drop(self, home: str, name: str) -> bool:
-        """Whether the task may drop this acked partition: a discovered one may end inside a
-        batch."""
+        """Return whether the task may drop this acked partition, which may end inside a batch."""
         builder = self._builder
         if not builder.decides or name not in builder.flow.partitions:
             return True
@@ -139,7 +137,7 @@ class PartitionAssigner:
         return True
 
     def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
-        """Tasks with more partitions than their share, and the number each keeps."""
+        """Return the tasks with more partitions than their share, and how many each keeps."""
         ranks = self._flow_index.sizes.ranks
         counts = {name: partitions_of(ranks[name]) if name in ranks else 0 for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
@@ -148,7 +146,7 @@ class PartitionAssigner:
         return {name: most for name, most in parts.items() if counts[name] > most}
 
     def _even_out(self, keep: Mapping[str, int]) -> None:
-        """Takes from each task all but the given number; ``_follow`` reassigns them."""
+        """Take all but the given number from each task; ``_follow`` reassigns them."""
         for name, most in keep.items():
             share = self._share(name)
             self._builder.fence(name)
@@ -176,7 +174,7 @@ def is_open(builder: PlanBuilder, name: str) -> bool:
 
 
 def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """The number of the flow's open partitions; unchanged ones are counted in the index."""
+    """Return the number of the flow's open partitions; unchanged ones are counted in the index."""
     task_of = builder.flow_index.task_of
     if changes.everything:
         return len(builder.snapshot.open_of(builder.flow.name))

@@ -1,11 +1,9 @@
-"""Sticky placement of a flow's tasks on nodes.
-
-After the grace period a task of a lost owner goes to another node under a higher epoch; fencing
-makes that safe. A task whose owner may no longer run it, or is overloaded, is ``draining``: its
-owner finishes its batch, acks and releases it; past a deadline it is taken away. In maintenance
-mode nothing new moves. A task that is to end or to lose partitions also drains when it has decided
-a batch itself. A batch of an earlier owner is repeated first.
-"""
+"""Sticky placement of a flow's tasks on nodes. After the grace period a task of a lost owner goes
+to another node under a higher epoch; fencing makes that safe. A task whose owner may no longer run
+it, or is overloaded, is ``draining``: its owner finishes its batch, acks and releases it; after a
+deadline it is taken away. In maintenance mode no move begins. A task that is to end or to lose
+partitions also drains when it has decided a batch itself. A batch of an earlier owner is repeated
+first."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 UNOWNED = "no node runs it"
 REASONS = 1000
-"""The reasons of further new tasks are summed up in one."""
+"""Above this number of new tasks, the reasons of the others are summed up in one."""
 
 
 def place_tasks(builder: PlanBuilder, changes: ChangeSet) -> None:
@@ -54,7 +52,7 @@ def may_collect(node: NodeView, placement: CollectPlace) -> bool:
 
 
 def _pin(builder: PlanBuilder, labels: Mapping[str, str], changes: ChangeSet) -> None:
-    """One ingest task on every node that matches, live or not; also while suspended."""
+    """Plan one ingest task on every matching node, live or not; also while suspended."""
     nodes = builder.snapshot.nodes
     receives = builder.receives and builder.flow.pins
     for node in sorted(nodes) if changes.everything else changes.nodes:
@@ -75,7 +73,7 @@ def _pin(builder: PlanBuilder, labels: Mapping[str, str], changes: ChangeSet) ->
 
 
 def _end_unreadable(builder: PlanBuilder) -> None:
-    """An unreadable revision changes nothing, but ending tasks end."""
+    """End the tasks that are to end; an unreadable revision changes nothing else."""
     if not builder.receives:
         for name in in_order(n for n, t in builder.tasks.items() if t.kind == INGEST):
             builder.end(name)
@@ -93,7 +91,7 @@ def _end_collecting(builder: PlanBuilder) -> None:
 
 
 def _collects(builder: PlanBuilder) -> bool:
-    """An ending flow is collected until its journals and sink commits are finished."""
+    """Return whether to collect the flow: an ending one until journals and commits are done."""
     record, snapshot = builder.flow.record, builder.snapshot
     if record.state in ("running", "suspended"):
         return record.state == "running"
@@ -127,7 +125,7 @@ def _settle(
     changed: Mapping[str, PlannedTask],
     fresh: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Keeps ``suspects`` that can stay, some as ``changed``; places the others and ``fresh``."""
+    """Keep the ``suspects`` that can stay, some as ``changed``; place all others and ``fresh``."""
     unplaced: list[_Unplaced] = []
     placed: list[tuple[str, PlannedTask]] = []
     for name in suspects:
@@ -151,7 +149,7 @@ def _settle(
 
 
 def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """The target number of tasks; it stays in maintenance mode."""
+    """Return the target number of tasks, which does not change in maintenance mode."""
     placement, planned = builder.flow.collect_place, _planned(builder)
     by_hand = isinstance(placement.tasks, int)
     if planned and not by_hand and builder.snapshot.cluster.maintenance:
@@ -171,7 +169,7 @@ def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
 
 
 def _planned(builder: PlanBuilder) -> int:
-    """The current number of tasks, without held ones that are to end."""
+    """Return the current number of tasks, without those that only wait for a batch to end."""
     ranks = builder.flow_index.sizes.ranks
     if not builder.decides:
         return len(ranks)
@@ -179,7 +177,7 @@ def _planned(builder: PlanBuilder) -> int:
 
 
 def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
-    """``tasks`` and the following ones that may not end yet; a number near enough is kept."""
+    """Return ``tasks`` plus the following ones that may not end yet because of a batch."""
     names = (f"{COLLECT}.{n}" for n in count(tasks))
     ranks = builder.flow_index.sizes.ranks
     held = takewhile(lambda name: name in ranks and not builder.may_lose(name), names)
@@ -187,7 +185,7 @@ def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
 
 
 def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
-    """Keeps tasks with their owners; one with an unfit owner is retried each round."""
+    """Keep tasks with their owners; one whose owner may not run it is tried in each round."""
     labels, selector = builder.flow.collect_place.labels, NodeSelector(builder)
     for name, task in placed:
         kept = _keep(builder, name, task, selector)
@@ -217,7 +215,7 @@ def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) 
 
 
 def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | None:
-    """Why the task needs a new owner now; None when it does not."""
+    """Return why the task needs a new owner now; None when it does not."""
     if task.node is None:
         return UNOWNED
     owner = builder.snapshot.nodes.get(task.node)
@@ -238,7 +236,7 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
 
 
 def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
-    """Whether the open batch was decided by the task's current owner."""
+    """Return whether the open batch was decided by the task's current owner."""
     intent = builder.intent(name)
     return bool(intent and intent.record and intent.open and intent.record.epoch == task.epoch)
 
@@ -246,7 +244,7 @@ def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
 def _keep(
     builder: PlanBuilder, name: str, task: PlannedTask, selector: NodeSelector
 ) -> PlannedTask:
-    """Keeps the owner for now; a task with an unfit owner drains towards another node, if any."""
+    """Keep the owner for now. If it may no longer run the task, let the task drain to another."""
     assert task.node is not None
     owner = builder.snapshot.nodes[task.node]
     if not owner.live or owner.set_aside:
@@ -280,7 +278,7 @@ def _keep(
 
 
 def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -> bool:
-    """Gives new tasks of equal weight to the least full nodes, if no limit needs a check."""
+    """Give new tasks of equal weight to the least full nodes; False when limits need checks."""
     weights = builder.flow.distinct_weights(fresh.values())
     nodes = None
     if len(weights) == 1:
@@ -311,7 +309,7 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
 
 
 def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
-    """Gives each task to its target, else to the least full node, the heaviest first."""
+    """Give each task to its target, else to the least full node, heaviest task first."""
     flow = builder.flow
     weighed = [(flow.weight(entry.partitions), entry) for entry in unplaced]
     weighed.sort(key=lambda pair: -_heaviness(pair[0]))
@@ -356,7 +354,7 @@ def _waiting(
     before: PlannedTask | None,
     selector: NodeSelector,
 ) -> PlannedTask:
-    """A task for which no node has room: it keeps its old owner for now, if any."""
+    """Return a task for which no node has room; it keeps its previous owner for now, if any."""
     why = "no live node may run it" if selector.empty else "no node has room for it"
     if before is None:
         builder.why.append(f"{builder.flow.name}/{name} waits: {why}")

@@ -1,4 +1,4 @@
-"""An index over the plans of all flows, updated by differences; only a cache."""
+"""An index over the plans of all flows, updated with each change; only a cache."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ONE_MORE = 1000
 
 
 class FlowIndex:
-    """A flow's collect tasks. ``unsettled``: not plainly assigned. ``sizes``: tasks by number of
-    partitions, then by number. ``nodes``: tasks per node. ``replicated``: with standbys;
-    ``unprotected``: lacking standbys, or one in another zone. ``zones``, ``placement``: basis of
-    the last choice of standbys."""
+    """A flow's collect tasks. ``unsettled``: in another state than assigned. ``sizes``: tasks by
+    number of partitions, then by number. ``nodes``: tasks per node. ``replicated``: with standbys;
+    ``unprotected``: lacking standbys, or one in another zone. ``zones``, ``placement``: those for
+    which standbys were last chosen."""
 
     def __init__(self) -> None:
         self.unsettled: set[str] = set()
@@ -36,8 +36,8 @@ class FlowIndex:
 
 
 class PlacementIndex:
-    """Tasks of each node, of all flows and kinds, and its load. ``active``: nodes that should work
-    and are not down for long; ``away``: nodes not live, or gone with tasks planned on them."""
+    """Tasks of all flows and kinds by node, and the nodes' load. ``active``: nodes that should work
+    and are not down for long; ``away``: nodes not live, or removed with tasks planned on them."""
 
     def __init__(self) -> None:
         self.capacity = CapacityIndex()
@@ -54,11 +54,11 @@ class PlacementIndex:
         return index
 
     def of_node(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
-        """(flow, task) -> the task planned on the node, of every kind."""
+        """Return the tasks of every kind planned on the node, by (flow, task)."""
         return self._of_node.get(node, {})
 
     def standing_by(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
-        """(flow, task) -> the task for which the node stands by."""
+        """Return the tasks for which the node is a standby, by (flow, task)."""
         return self._standing_by.get(node, {})
 
     def put_node(self, name: str, view: NodeView | None) -> None:
@@ -77,7 +77,7 @@ class PlacementIndex:
                     yield key, task
 
     def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
-        """Adds tasks that the index does not have."""
+        """Add tasks that the index does not contain."""
         entered = list(tasks)
         for _, task in entered:
             node = counted_on(task)
@@ -93,7 +93,7 @@ class PlacementIndex:
         self.capacity.add(node, weight, count)
 
     def enter_counted(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
-        """As ``enter``, for tasks already counted on their nodes."""
+        """Add tasks as ``enter`` does, when they are already counted on their nodes."""
         flow_index, of_node = self.flow_index(flow.name), self._of_node
         task_of, sizes = flow_index.task_of, flow_index.sizes.ranks
         for name, task in tasks:
@@ -157,7 +157,7 @@ class PlacementIndex:
                 del self._standing_by[node]
 
     def stand_by(self, flow: str, name: str, before: PlannedTask, after: PlannedTask) -> None:
-        """Changes only the standbys of a task."""
+        """Change only the standbys of a task."""
         flow_index, key = self.flow_index(flow), (flow, name)
         self._leave_standbys(flow_index, key, before)
         if after.standbys:
@@ -180,12 +180,12 @@ class PlacementIndex:
 
 
 def counted_on(task: PlannedTask) -> str | None:
-    """The node that bears its load: for a draining task its target."""
+    """Return the node whose load includes the task: for a draining task its target."""
     return task.target or task.node
 
 
 def size_rank(name: str, partitions: int) -> int:
-    """Smaller tasks first, then by number. One more partition adds ``ONE_MORE``."""
+    """Return the key that sorts tasks by size, then by number; each partition adds ``ONE_MORE``."""
     return partitions * ONE_MORE + len(name)
 
 

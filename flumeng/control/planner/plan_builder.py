@@ -13,7 +13,7 @@ from zkschema.records import COLLECT, Plan, PlannedTask
 
 @dataclass
 class Recovery:
-    """The number of lost tasks that may still be reassigned; None: any number."""
+    """Counts the lost tasks that may still be reassigned; None: any number."""
 
     left: int | None = None
 
@@ -26,10 +26,10 @@ class Recovery:
 
 @dataclass
 class PlanBuilder:
-    """Updates the index with each change. ``epoch``: the highest so far; ``revision``: the last
-    that every task has run. A decided batch is repeated exactly until it is acked, so partitions
-    leave a task only without one. Tasks that wait for that are ``held``, those that lost partitions
-    ``fenced``. ``throttled``: moves begin that a cluster throttle bounds."""
+    """A flow's draft; each change also updates the index. ``epoch``: the highest so far;
+    ``revision``: the last that every task has run. A decided batch is repeated exactly until acked,
+    so partitions leave only tasks without one. Tasks that wait for their batch are ``held``, those
+    that lost partitions are ``fenced``. ``throttled``: begins moves that throttles limit."""
 
     flow: FlowView
     snapshot: Snapshot
@@ -51,7 +51,7 @@ class PlanBuilder:
         return self.changes[name] if name in self.changes else self.flow.tasks.find(name)
 
     def put(self, name: str, task: PlannedTask | None) -> None:
-        """Replaces the task; None ends it."""
+        """Replace the task; None ends it."""
         self.index.put(self.flow, name, self.task(name), task)
         self.changes[name] = task
 
@@ -67,7 +67,7 @@ class PlanBuilder:
 
     @property
     def decides(self) -> bool:
-        """Whether decided batches have to be respected."""
+        """Whether tasks decide batches that the plan must not break."""
         record = self.flow.record
         return self.flow.by_batch and not (record.state == "deleted" and record.discard)
 
@@ -80,20 +80,20 @@ class PlanBuilder:
         return None if self.intents is None else self.intents.get(name, UNDECIDED)
 
     def may_lose(self, name: str) -> bool:
-        """Whether partitions may leave the task, or it may end."""
+        """Return whether the task may lose partitions or end."""
         if not self.decides:
             return True
         intent = self.intent(name)
         return intent is not None and not intent.open
 
     def begin_recovery(self) -> bool:
-        """Counts one more reassigned lost task, if the throttle allows it."""
+        """Count one more reassigned lost task; return whether the throttle allows it."""
         begins = self.recovery.begin()
         self.throttled = self.throttled or (begins and self.recovery.left is not None)
         return begins
 
     def fence(self, name: str) -> None:
-        """Fences the task: partitions leave it, or it ends."""
+        """Fence the task, which loses partitions or ends."""
         if self.decides:
             self.fenced.add(name)
             task = self.task(name)
@@ -129,7 +129,7 @@ class PlanBuilder:
         )
 
     def renewed(self, name: str, task: PlannedTask) -> PlannedTask:
-        """The task, under a new epoch if its owner met a higher one: the plan predates the acks."""
+        """Return the task, under a new epoch if its owner found a higher one in the acks."""
         status = self.flow.status_of(name, task, self.snapshot.nodes)
         if status is None or status.epoch_seen <= task.epoch:
             return task
@@ -145,8 +145,8 @@ class PlanBuilder:
 
     @property
     def begun_moves(self) -> int:
-        """Growth in draining tasks. Plans with the least go first: moves under way never exceed the
-        final number."""
+        """By how much the number of draining tasks grows. Plans with the smallest growth go first,
+        so that the moves under way never exceed the final number."""
         return sum(
             (task is not None and task.state == DRAINING)
             - (before is not None and before.state == DRAINING)

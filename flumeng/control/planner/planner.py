@@ -1,4 +1,4 @@
-"""Re-plans only the changes since the last tick; the memory is a cache."""
+"""Re-plans only the changes since the last tick; the state kept between ticks is only a cache."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from zkschema import paths
 from zkschema.records import EndedTask, Plan
 
 MARK_BYTES = 64
-"""Room in a plan's own znode for its buckets and steps."""
+"""Room in a plan's main znode for the numbers of its buckets and steps."""
 
 
 @dataclass
 class _Round:
-    """``first``: actions before all plans. Flows with ``reverts`` are not planned. ``outdated``:
-    nodes whose assignments may change."""
+    """One round of planning. ``first``: actions before all plans. Flows with ``reverts`` are not
+    planned. ``outdated``: nodes whose assignments may change."""
 
     snapshot: Snapshot
     builders: Mapping[str, PlanBuilder]
@@ -53,7 +53,7 @@ class _Round:
 
 
 class Planner:
-    """Pure but for a cache. ``held``: flow -> tasks that wait for batches to finish; the next
+    """Pure but for a cache. ``held``: the tasks by flow that wait for batches to finish; the next
     snapshot should have the intents of exactly these flows."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Planner:
         self._replicas = ReplicaIndex()
         self._balanced: object = None
         self._seen = Snapshot({}, {}, {}, frozenset(), frozenset())
-        """The last snapshot, with flows as planned: unwritten plans show as differences."""
+        """The last snapshot, with flows as planned, so that unwritten plans show as differences."""
         self._outdated: set[str] = set()
         self.held: Mapping[str, frozenset[str]] = {}
 
@@ -112,7 +112,7 @@ class Planner:
                 place_tasks(builder, round_.change_sets[name])
 
     def _balance(self, round_: _Round) -> None:
-        """Without a change since the last round no move is worthwhile."""
+        """Even out the load if anything changed: without a change no move is worthwhile."""
         snapshot, builders = round_.snapshot, round_.builders.values()
         cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
         moves = snapshot.throttled_moves and snapshot.balance_moves
@@ -153,7 +153,7 @@ class Planner:
         ]
 
     def _recoveries(self, snapshot: Snapshot) -> int | None:
-        """The number of lost tasks that may be reassigned now; None: any number."""
+        """Return how many lost tasks may be reassigned now; None: any number."""
         limit = snapshot.cluster.throttles.get("recovery")
         if limit is None or not any(node.down for node in snapshot.nodes.values()):
             return None
@@ -171,7 +171,7 @@ class Planner:
     def _changes_since(
         self, snapshot: Snapshot, nodes: tuple[str, ...], outdated: set[str]
     ) -> dict[str, ChangeSet]:
-        """Updates the index and ``outdated``; returns each flow's scope."""
+        """Update the index and ``outdated``; return the changes of each flow."""
         seen = self._seen
         partitions = changed_partitions(seen, snapshot) if seen.flows else {}
         for name in seen.flows.keys() - snapshot.flows.keys():
@@ -218,7 +218,7 @@ class Planner:
         return scope_of(differences, everything=not self._is_followed(before, flow))
 
     def _is_followed(self, before: FlowView, flow: FlowView) -> bool:
-        """Whether the differences cover all changes of the flow."""
+        """Return whether the differences between plans cover all changes of the flow."""
         return (
             flow.name in self._seen.mine
             and flow.record == before.record
@@ -231,7 +231,7 @@ class Planner:
 
 
 def _assigned_epochs(snapshot: Snapshot) -> dict[str, int]:
-    """The highest epoch in assignments, of each flow without a plan."""
+    """Return the highest assigned epoch of each flow without a plan."""
     highest = {f.name: 0 for f in _mine(snapshot) if not isinstance(f.plan_version, Version)}
     for node in snapshot.nodes.values() if highest else ():
         for task in node.assignment.tasks:
@@ -265,7 +265,7 @@ def _touched(before: FlowView, after: FlowView) -> set[str]:
 
 
 def _besides_plan(flow: FlowView) -> tuple[int, int, int]:
-    """The contents of assignments that do not come from the plan."""
+    """Return the parts of an assignment that do not come from the plan."""
     before = flow.plan.revision if flow.rolling else flow.record.revision
     return flow.record.revision, before, flow.record.handoff
 
@@ -332,7 +332,7 @@ def _steps(builder: PlanBuilder, plan: Plan, ended: Sequence[EndedTask]) -> list
 
 
 def _losers(builder: PlanBuilder, before: Tasks, after: Tasks) -> tuple[tuple[str, Version], ...]:
-    """The nodes that lose a task to another one, with their assignment versions."""
+    """Return the nodes that lose a task to another one, with their assignment versions."""
     names = {
         old.node
         for _, old, new in (after.differences(before) if before else ())

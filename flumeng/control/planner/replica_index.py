@@ -1,4 +1,4 @@
-"""Index of replicated journals that may need a change, and of their nodes; only a cache."""
+"""Index of the replicated journals that may need a change, and of their nodes; only a cache."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Standing = tuple[bool, bool, bool, bool, str, str]
 
 @dataclass
 class ReplicaIndex:
-    """``open``: journals to check. ``held``: node -> replicas. ``_journals_of``: node -> journals
-    with record versions. ``_on``: node -> journals that its standing affects."""
+    """``open``: journals to check. ``held``: replicas per node. ``_journals_of``: by node, the
+    journals with record versions. ``_on``: by node, the journals that its standing affects."""
 
     open: set[str] = field(default_factory=set)
     held: Counter[str] = field(default_factory=Counter)
@@ -38,14 +38,14 @@ class ReplicaIndex:
         return self._journals_of.get(node, {})
 
     def follow(self, snapshot: Snapshot) -> set[str]:
-        """Updates the index; returns the nodes whose assignments change."""
+        """Update the index; return the nodes whose assignments change."""
         touched = self._follow_journals(snapshot)
         self._follow_nodes(snapshot.nodes)
         self._follow_flows(snapshot)
         return touched
 
     def _follow_journals(self, snapshot: Snapshot) -> set[str]:
-        """A journal counts as replicated while the version of its record is known."""
+        """Enter changed journals; one counts as replicated if its record's version is known."""
         journals, versions = snapshot.journals, snapshot.journal_versions
         changed = {
             *changed_names(self._journals, journals),
@@ -90,7 +90,7 @@ class ReplicaIndex:
         return nodes
 
     def _follow_nodes(self, nodes: Mapping[str, NodeView]) -> None:
-        """A node changes with each status that it writes, its standing rarely."""
+        """Mark the journals of nodes whose standing changed; most new statuses do not change it."""
         if nodes is self._nodes:
             return
         for name in {*self._nodes, *nodes}:
@@ -133,7 +133,7 @@ def _holders(journal: Journal) -> set[str]:
 
 
 def _standing(view: NodeView) -> Standing:
-    """The part of a node on which the choice of replicas and primaries depends."""
+    """Return the properties of a node that affect the choice of replicas and primaries."""
     return (
         view.live,
         view.down,

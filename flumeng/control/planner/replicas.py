@@ -1,8 +1,8 @@
 """Places the replicas of journals, and replaces lost primaries. A replica stays while its node is
 live or missing for less than the grace period. A journal with too few replicas in sync takes no
 events and gets another replica at once. New replicas go to separate zones if possible, each to the
-node with the fewest. A leaving replica stays until enough others are in sync. The primary maintains
-the in-sync set; when it is lost, a member of that set leads in a new term."""
+node with the fewest. A replica to be removed stays until enough others are in sync. The primary
+maintains the in-sync set; when the primary is lost, a member of that set leads in a new term."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ReplicaPlan:
         self._lacking: set[str] = set()
 
     def changes(self) -> list[Replicate]:
-        """In maintenance mode no replica moves, but a lost primary is still replaced."""
+        """Return all changes. In maintenance mode only lost primaries are replaced."""
         snapshot = self._snapshot
         if not snapshot.cluster_known:
             return []
@@ -56,7 +56,7 @@ class ReplicaPlan:
         return actions
 
     def _promoted(self, name: str, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
-        """Promotes a live in-sync replica when the primary's node is down."""
+        """Promote a live in-sync replica when the primary's node is down."""
         if not is_down(self._nodes.get(journal.primary)):
             return journal, ()
         replicas = {
@@ -78,7 +78,7 @@ class ReplicaPlan:
     def _placed(
         self, name: str, journal: Journal, target: Replicas
     ) -> tuple[Journal, tuple[str, ...]]:
-        """Adjusts the number of replicas; a journal that takes no events keeps those it has."""
+        """Add and remove replicas, unless the journal is closed or its primary is not live."""
         if journal.closed or not self._is_live(journal.primary):
             return journal, ()
         holders = dict.fromkeys((journal.primary, *journal.replicas))
@@ -117,7 +117,7 @@ class ReplicaPlan:
         )
 
     def _takes(self, journal: Journal, target: Replicas) -> bool:
-        """Whether enough replicas in sync are on live nodes to take events."""
+        """Return whether enough in-sync replicas are on live nodes to take events."""
         live = [replica for replica in journal.in_sync if self._is_live(node_of(replica))]
         return len(live) >= target.min_in_sync
 
@@ -130,7 +130,7 @@ class ReplicaPlan:
         return not view.set_aside and (node in journal.leaving or not view.eligible(REPLICA, {}))
 
     def _find(self, beside: list[str], taken: set[str], target: Replicas) -> str | None:
-        """The node with the fewest replicas; ``beside`` begins with the primary."""
+        """Return the node with the fewest replicas; ``beside`` begins with the primary's node."""
         if self._pools is None:
             self._pools = self._made_pools()
         pools = self._pools
@@ -157,7 +157,7 @@ class ReplicaPlan:
         return pools
 
     def _rank(self, node: str) -> int:
-        """By number of replicas, then in a different order for each number, which spreads them."""
+        """Rank by number of replicas, then in a different order for each number, to spread them."""
         count = self._held[node]
         order = blake2b(f"{count} {node}".encode(), digest_size=4).digest()
         return (count << 32) + int.from_bytes(order)
@@ -170,7 +170,7 @@ def is_down(node: NodeView | None) -> bool:
 def assigned_journals(
     view: NodeView, held: Mapping[str, int], snapshot: Snapshot
 ) -> Mapping[str, int]:
-    """The journals to assign: of this master's flows those ``held``, of others as they are."""
+    """Return the journals to assign: ``held`` ones of this master's flows, others unchanged."""
     journals, mine = snapshot.journals, snapshot.mine
     own = {name: version for name, version in held.items() if journals[name].flow in mine}
     kept = {

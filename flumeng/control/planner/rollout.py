@@ -1,11 +1,9 @@
-"""Rolls a new revision out over a flow's tasks: at once, or behind a canary and in waves.
-
-First ``canary`` tasks of each kind are *promoted* to the current revision. Once they have run it
-for the settling time the others follow, at most ``max_parallel`` at once. When a promoted task
-fails, or none makes progress, the flow goes back. Tasks on down or unreadable nodes come last and
-are not waited for, but a revision that no task could run is not proven. A changed place is not
-rolled out: it applies at once.
-"""
+"""Rolls a new revision out over a flow's tasks: at once, or after a canary in waves. First
+``canary`` tasks of each kind are *promoted* to the current revision. Once they have run it for the
+settling time the others follow, at most ``max_parallel`` at once. When a promoted task fails, or
+none makes progress, the flow returns to its previous revision. Tasks on down or unreadable nodes
+come last and are not awaited, but a revision that no task could run is not proven. A changed
+placement is not rolled out: it applies at once."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ NAMED = 3
 
 
 def revert(flow: FlowView, snapshot: Snapshot) -> Revert | None:
-    """Ends a rollout in which a task failed or none makes progress."""
+    """Return the end of a rollout in which a task failed or none makes progress, else None."""
     if not flow.rolling:
         return None
     current, before = flow.record.revision, flow.plan.revision
@@ -69,7 +67,7 @@ def _progress(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) 
 
 
 def roll(builder: PlanBuilder) -> None:
-    """Promotes as many tasks as allowed now; ends the rollout after the last."""
+    """Promote as many tasks as allowed now; end the rollout after the last."""
     flow = builder.flow
     if flow.place is None:
         return
@@ -91,7 +89,7 @@ def roll(builder: PlanBuilder) -> None:
 
 
 class _Wave:
-    """The tasks of one kind that a live node may run, by their progress."""
+    """The tasks of one kind that a live node may run, sorted by their progress."""
 
     def __init__(self, builder: PlanBuilder, kind: str) -> None:
         self._builder = builder
@@ -121,7 +119,7 @@ class _Wave:
             self.under_way.append(name)
 
     def canary_runs(self, rollout: Rollout) -> bool:
-        """Promotes the canary; returns whether enough tasks have proven the revision."""
+        """Promote the canary; return whether enough tasks have proven the revision."""
         if not self._is_planned:
             return True
         there = len(self.runs) + len(self.under_way) + len(self.waiting)

@@ -1,18 +1,15 @@
-"""Scales a flow's collect tasks by its lag. Pure and without a clock: times are those of the
-samples, on one monotonic clock.
-
+"""Scales a flow's collect tasks by its lag. Pure: times are of the samples, on one monotonic clock.
 The flow's discovery task samples, decides and proposes; masters apply the number and remember
 nothing. Every decision has a reason, also one that keeps the number. Rules:
 
 1. No decision while a task is unowned, starting or failed, or a partition's end is unknown: such a
    sample does not show the capacity of the tasks.
-2. *Out* when events were late by half the limit for a minute and the tasks will not catch up soon.
-   The new number follows from the rates: arrivals and backlog, divided by the throughput of a busy
-   task.
-3. Never out when nothing is acked, or when the tasks added last brought no gain: then the sink or
-   the source is slow.
-4. *In* only after a calm quarter of an hour with an unchanged number, if its peak rate leaves the
-   remaining tasks a fifth to spare. By half at most.
+2. Scale *out* when events were late by half the limit for a minute and the tasks will not catch up
+   soon. The new number: arrivals and backlog, divided by the throughput of a busy task.
+3. Never scale out when nothing is acked, or when the tasks added last brought no gain: then the
+   sink or the source is slow.
+4. Scale *in*, by half at most, only after a calm quarter of an hour with an unchanged number, if
+   its peak rate leaves the remaining tasks a fifth to spare.
 5. Partitions are shared by number, and the fullest task sets the pace: of 16, five tasks do no more
    than four, and six do a third more.
 6. A task's throughput shows only while it is busy. When it is unknown for six hours, one task less
@@ -31,19 +28,19 @@ from zkschema.records import PROBLEM_CHARACTERS, Scaling, ScalingDecision, cut
 
 SAMPLE_SECONDS = 15.0
 LATE_SECONDS = 60.0
-"""Events must be late for this long, and for twice ``batch_seconds``, before tasks are added."""
+"""Tasks are added only after events were late for this long, and for twice ``batch_seconds``."""
 CALM_SECONDS = 900.0
 CATCH_UP_SECONDS = 600.0
 PATIENCE_SECONDS = 900.0
-"""A backlog that clears within this time adds no task."""
+"""No task is added for a backlog that clears within this time."""
 RATE_SECONDS = 6 * 3600.0
 GAIN_SECONDS = 1800.0
-"""After this time an addition that brought no gain is tried again."""
+"""After an addition that brought no gain, the next one is tried after this time."""
 GAIN = 1.1
 SPARE_OUT, SPARE_IN = 1.1, 1.25
 """Spare share of throughput after each step; the gap between them prevents flapping."""
 GAP_SECONDS = 60.0
-"""A longer pause between two samples is a hole in the window."""
+"""A longer pause between two samples makes the window incomplete."""
 KEPT = {
     "unsettled": "a task has no owner, starts or has failed, or a partition's end is unknown",
     "watching": "too few samples since the beginning, or since the last change",
@@ -55,17 +52,17 @@ KEPT = {
     "at least": "the flow has as few tasks as are allowed",
     "needed": "fewer tasks could not keep up",
 }
-"""Kinds of decisions that keep the number, and their meaning."""
+"""The kinds of decisions that keep the number of tasks, with their meaning."""
 KEPT_CHANGES = 10
 KEPT_OTHERS = 10
 WRITE_SECONDS = 60.0
-"""Least time between written decisions that keep the number; only new kinds are written."""
+"""Least time between written decisions that keep the number; only a new kind is written."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Rates per second since the last sample; ``behind`` events wait, the oldest for ``seconds``.
-    ``unsettled``: why the sample proves nothing."""
+    """A sample of the flow. Rates are per second since the previous one; ``behind`` events wait,
+    the oldest for ``seconds``. ``unsettled``: why the sample must not be used."""
 
     time: float
     behind: int
@@ -78,7 +75,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Limits:
-    """``partitions``: the number of open ones."""
+    """Limits from the flow's text. ``partitions``: the number of open partitions."""
 
     min: int
     max: int
@@ -98,11 +95,11 @@ class Limits:
         return max(self.min, min(tasks, self.max))
 
     def worth(self, tasks: int) -> float:
-        """The work of this many tasks, in tasks: the fullest one sets the pace."""
+        """Return how many equally full tasks do as much: the fullest task sets the pace."""
         return self.partitions / ceil(self.partitions / tasks) if self.partitions else 1.0
 
     def enough(self, worth: float, least: int) -> int:
-        """The least number of tasks that does this work, from ``least`` up to the most."""
+        """Return the fewest tasks that do this work, at least ``least``, at most ``most``."""
         able = (tasks for tasks in range(least, self.most) if self.worth(tasks) >= worth)
         return next(able, self.most)
 
@@ -116,8 +113,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Standing:
-    """The last decided number and its start. ``rate``: events per second of a busy task, seen at
-    ``rate_at``, or 0. ``total_before``: throughput before the last addition, or 0."""
+    """The last decided number of tasks and its start. ``rate``: events per second of a busy task,
+    measured at ``rate_at``, or 0. ``total_before``: throughput before the last addition, or 0."""
 
     tasks: int
     since: float
@@ -128,8 +125,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Decision:
-    """``kind``: the rule; ``out``, ``in``, ``probe`` (one task less) and ``limits`` change the
-    number."""
+    """A decision. ``kind``: the rule; ``out``, ``in``, ``probe`` (one task less) and ``limits``
+    change the number of tasks."""
 
     kind: str
     tasks: int
@@ -138,7 +135,7 @@ class Decision:
 
 
 def decide(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
-    """Decides at the last of the ``samples``, oldest first."""
+    """Decide on the number of tasks at the time of the last sample; ``samples``: oldest first."""
     tasks = standing.tasks
     allowed = limits.clamp(tasks)
     now = samples[-1]
@@ -219,7 +216,7 @@ def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) ->
 
 
 def _window(samples: Sequence[Sample], seconds: float, since: float) -> Sequence[Sample]:
-    """The samples of the last ``seconds``; empty unless complete, settled and of one number."""
+    """Return the samples of the last ``seconds``; empty if incomplete or the number changed."""
     now = samples[-1].time
     recent = _since(samples, now - seconds)
     pairs = itertools.pairwise(recent)
@@ -243,7 +240,7 @@ def _count(tasks: int) -> str:
 
 
 def standing(record: Scaling | None, planned: int, now: float) -> Standing:
-    """The state of a process that begins at ``now``, with the last decision or ``planned``."""
+    """Return the state of a process that starts now, from the last decision or ``planned``."""
     if record is None:
         return Standing(planned, now)
     return Standing(record.tasks, now, record.rate, now)
@@ -252,8 +249,8 @@ def standing(record: Scaling | None, planned: int, now: float) -> Standing:
 def recorded(
     record: Scaling | None, decision: Decision, before: int, time: float, quiet_seconds: float
 ) -> Scaling | None:
-    """The record with the decision, or None if unwritten. ``before``: the number until now;
-    ``time``: since the epoch; ``quiet_seconds``: since the last write."""
+    """Return the record with the decision, or None when it needs no write. ``before``: the previous
+    number; ``time``: since the epoch; ``quiet_seconds``: since the last write."""
     decisions = record.decisions if record else ()
     changes = decision.tasks != before or record is None
     is_new = not decisions or decisions[-1].kind != decision.kind
@@ -272,7 +269,7 @@ def recorded(
 
 
 def _latest(decisions: tuple[ScalingDecision, ...]) -> tuple[ScalingDecision, ...]:
-    """The last of both sorts, so that quiet days push no change out of sight."""
+    """Return the last changes and, limited separately, the last other decisions."""
     changes = [n for n, entry in enumerate(decisions) if entry.before != entry.tasks]
     others = [n for n, entry in enumerate(decisions) if entry.before == entry.tasks]
     kept = chain(changes[-KEPT_CHANGES:], others[-KEPT_OTHERS:])

@@ -1,4 +1,4 @@
-"""Differences from the last snapshot, as the scope of a round of planning."""
+"""Differences from the last snapshot, to which a round of planning is limited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkschema.records import COLLECT, INGEST
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """The scope in a flow: ``everything``, or only the changed names; ``nodes`` are sorted."""
+    """The changes of a flow: ``everything``, or only the changed names; ``nodes`` are sorted."""
 
     everything: bool = True
     nodes: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class ChangeSet:
 
 
 def changed_partitions(before: Snapshot, after: Snapshot) -> dict[str, set[str]]:
-    """Flow -> its partitions that came, went, changed or were drained."""
+    """Return each flow's partitions that appeared, disappeared, changed or were drained."""
     changed: dict[str, set[str]] = {}
     drained = before.drained ^ after.drained
     for name in {*changed_names(before.journals, after.journals), *drained}:

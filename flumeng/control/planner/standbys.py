@@ -1,5 +1,5 @@
 """Chooses warm standbys of tasks, which take over at once from a lost node. A standby is never on
-its owner's node, in another zone if possible, and stays while it may. It uses no capacity. Each
+its owner's node, is in another zone if possible, and stays while allowed. It uses no capacity. Each
 goes to the node with the fewest standbys; ties are broken differently for each number, so that the
 tasks of one node have different standbys."""
 
@@ -88,7 +88,7 @@ class Standbys:
     def _least(
         self, placement: CollectPlace, zones: Iterable[str], taken: set[str], beside: Iterable[str]
     ) -> str | None:
-        """The node with the fewest standbys, if possible in a zone without one ``beside`` it."""
+        """Return the node with the fewest standbys, if possible not in the zones of ``beside``."""
         used = {self._index.capacity.zone(node) for node in beside}
         candidates = [
             (zone in used, pool.ranks[node], node)
@@ -115,14 +115,14 @@ class Standbys:
         return pool
 
     def _rank(self, node: str) -> int:
-        """By the number of standbys, then in another order for each number."""
+        """Rank by the number of standbys, then in a different order for each number."""
         count = len(self._index.standing_by(node))
         order = blake2b(f"{count} {node}".encode(), digest_size=4).digest()
         return (count << 32) + int.from_bytes(order)
 
 
 def may_stand_by(node: NodeView | None, task: PlannedTask, placement: CollectPlace) -> bool:
-    """Whether a standby may stay on the node; a node missed for less than grace keeps it."""
+    """Return whether a standby may stay on the node; a node missing only briefly keeps it."""
     if node is None or node.name == task.node or (not node.live and node.down):
         return False
     return node.set_aside or node.eligible(COLLECT, placement.labels)

@@ -1,5 +1,5 @@
 """Splits a large change of a plan into legal steps that each fit into a transaction. Partitions are
-first taken from tasks, so that none is ever in two tasks."""
+first taken from tasks, so that no partition is ever in two tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from zkschema.records import PlannedTask
 ITEM_BYTES = 1000
 """Upper bound of a task or partition of a plan in a transaction, with its checks."""
 Cost = Callable[[int, Bucket, Bucket], int]
-"""Bytes of a bucket's transaction: its number, its tasks before and after."""
+"""Returns the bytes of a bucket's transaction from its number and its tasks before and after."""
 
 
 def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Tasks]:
-    """The tasks after each step; the last is ``after``."""
+    """Return the tasks after each step; the last is ``after``."""
     if len(after.buckets) == 1:
         small = _items(after) * ITEM_BYTES <= room_bytes
         if small or cost(0, dict(before.items()), after.buckets[0]) <= room_bytes:
@@ -41,7 +41,7 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
 
 
 def _cached(cost: Cost) -> Cost:
-    """Caches the cost of each bucket by ``id``: the caller keeps all buckets alive meanwhile."""
+    """Cache the cost of each bucket by ``id``; the caller has to keep all buckets alive."""
     cache: dict[tuple[int, int, int], int] = {}
 
     def weigh(number: int, old: Bucket, new: Bucket) -> int:
@@ -58,7 +58,7 @@ def _items(tasks: Tasks) -> int:
 
 
 def _takes(before: Tasks, after: Tasks) -> dict[str, PlannedTask]:
-    """The tasks that lose partitions, reduced to the remaining ones."""
+    """Return the tasks that lose partitions, with only the remaining ones."""
     if not before:
         return {}
     return {

@@ -1,6 +1,6 @@
-"""The number of a flow's collect tasks: from its author or discovery task, else from its partitions
-and nodes. A computed number is kept until it is far off, so that partitions are rarely reassigned;
-leaving nodes never lower it."""
+"""The number of a flow's collect tasks: given by its text or discovery task, else computed from its
+partitions and nodes. A computed number is kept until it is far off, so that partitions are rarely
+reassigned; leaving nodes never lower it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from flumeng.config import TaskRange
 
 SLOTS_A_TASK = 16
 PARTITIONS_A_LANE = 8
-"""A lane of objects counts as so many partitions."""
+"""A lane of objects counts as this many partitions."""
 PARTITIONS_AT_MOST = 5_000
-"""A task acks all its partitions in one transaction of at most 1 MiB."""
+"""The most partitions of a task, which acks all in one transaction of at most 1 MiB."""
 
 
 def given_tasks(option: int | TaskRange | None, proposed: int, planned: int) -> int | None:
-    """The number from the flow's text (``option``) or, within a range, its discovery task."""
+    """Return the number in the flow's text (``option``) or, for a range, the proposed one."""
     if isinstance(option, TaskRange):
         return option.clamp(proposed or planned)
     return option
 
 
 def task_count(given: int | None, planned: int, partitions: int, slots: float, nodes: int) -> int:
-    """``slots``: the partitions' weight; ``nodes``: the number of live nodes that may collect."""
+    """``slots``: the weight of all partitions; ``nodes``: how many live nodes may collect."""
     least = max(1, -(-partitions // PARTITIONS_AT_MOST))
     if given is not None:
         return max(given, _kept(planned, least, partitions))
@@ -33,7 +33,7 @@ def task_count(given: int | None, planned: int, partitions: int, slots: float, n
 
 
 def _kept(planned: int, least: int, partitions: int) -> int:
-    """The ``planned`` number stays while tasks are at least half full."""
+    """Return the ``planned`` number while tasks stay at least half full, else a lower one."""
     return (
         least
         if least >= planned

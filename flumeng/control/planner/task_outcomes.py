@@ -1,12 +1,12 @@
 """Outcomes of tasks that a plan takes from their owners.
 
-1. A task without anything left to read has not failed, despite any report of its node.
+1. A task that has nothing left to read has not failed, even if its node reports a failure.
 2. An owner that found a higher epoch is *superseded*, and has not failed either.
-3. *failed*: its node is down, or reported a failure and lost the task for it.
-4. All others are *stopped*: an operator, or the plan, has taken them away.
+3. A task has *failed* if its node is down, or reported a failure and therefore lost the task.
+4. All other tasks are *stopped*: an operator, or the plan, has taken them away.
 
-Sources have no entry, nor do tasks that only change partitions. The history is bounded and part
-of the plan, so the transaction that ends a task also writes its outcome.
+Ingest tasks have no entry, nor do tasks that only change partitions. The history is bounded and
+part of the plan, so the transaction that ends a task also writes its outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUCCEEDED, SUPERSEDED, STOPPED, FAILED = "succeeded", "superseded", "stopped", "
 
 
 def outcomes(builder: PlanBuilder) -> list[EndedTask]:
-    """The outcomes of tasks that this plan ends, in order; at most the last ``MOST``."""
+    """Return the outcomes of the tasks that this plan ends, in order; at most the last ``MOST``."""
     changes = sorted(_ended(builder), key=lambda change: (len(change[0]), change[0]))
     return [_entry(builder, *change) for change in changes[-MOST:]]
 
@@ -84,7 +84,7 @@ def _at_the_end(builder: PlanBuilder, *, idle: bool) -> tuple[str, str]:
 
 
 def _seen(builder: PlanBuilder, name: str, task: PlannedTask) -> int:
-    """The higher epoch that its owner has found, or 0."""
+    """Return the higher epoch that the task's owner has found, or 0."""
     status = builder.flow.status_of(name, task, builder.snapshot.nodes)
     return status.epoch_seen if status and status.epoch_seen > status.epoch else 0
 

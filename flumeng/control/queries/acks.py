@@ -31,7 +31,7 @@ class Position(Protocol):
 
 
 Ask = Callable[[str], Mapping[str, Position]]
-"""The positions of all partitions served at an address. Raises ``UnavailableError``."""
+"""Returns the positions of all partitions served at an address. Raises ``UnavailableError``."""
 
 
 def ask_worker(address: str) -> Mapping[str, Position]:
@@ -41,7 +41,7 @@ def ask_worker(address: str) -> Mapping[str, Position]:
 
 @dataclass(frozen=True)
 class AckRow:
-    """``epoch`` and ``offset`` are ``None`` before the first ack, ``end`` when it is unknown."""
+    """An ack. ``epoch``, ``offset``: None before the first one; ``end``: None when unknown."""
 
     flow: str
     partition: str
@@ -54,13 +54,13 @@ class AckRow:
 
 @dataclass(frozen=True)
 class Positions:
-    """Node -> ``partitions.key`` -> position; ``silent`` nodes did not answer."""
+    """Positions by node and ``partitions.key``; ``silent`` nodes did not answer."""
 
     by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
 
     def end_of(self, key: str, partition: PartitionBounds) -> int | None:
-        """The end of the partition, or None. Any node may report a partition that is on no node."""
+        """Return the end or None. A partition found by discovery may be reported by any node."""
         if partition.end is not None:
             return partition.end
         asked = [self.by_node.get(partition.node, {})] if partition.node else self.by_node.values()
@@ -72,7 +72,7 @@ def positions(source: ReadableStore, ask: Ask) -> Positions:
 
 
 def acks_of(source: ReadableStore, where: Positions, flow: str | None = None) -> list[AckRow]:
-    """One row per partition of a flow (None: of all flows), also before its first ack."""
+    """Return a row per partition of a flow (None: of all flows), also before its first ack."""
     cache = ReadCache.of(source)
     names = cache.children(paths.flows()) if flow is None else [flow]
     by_flow = partitions.of_flows(cache, names)
@@ -113,7 +113,7 @@ def _ack(
 
 @dataclass(frozen=True)
 class Progress:
-    """``done`` of ``total`` in all partitions with a known end; ``what``: the noun counted."""
+    """``done`` of ``total`` events or items (``what``) in all partitions with a known end."""
 
     what: str
     done: int
@@ -137,7 +137,7 @@ def progress(store: ReadableStore, ask: Ask, flow: str) -> Progress:
 
 @dataclass(frozen=True)
 class CursorRow:
-    """``until``: seconds since the epoch, None for a flow. ``lag``: events kept for it."""
+    """A reader's cursor. ``until``: since the epoch, None for a flow. ``lag``: unread events."""
 
     flow: str
     cursor: str
@@ -149,7 +149,7 @@ class CursorRow:
 
 
 def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
-    """One row per cursor, without the flows' own."""
+    """Return a row per reader's cursor, without the flows' own cursors."""
     cache = ReadCache.of(source)
     flows = cache.children(paths.flows())
     listed = cache.children_many([paths.acks(flow) for flow in flows])
@@ -185,7 +185,7 @@ def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
 def _lag(
     journals: Mapping[str, Journal], acks: Mapping[str, Found[Ack]], where: Positions
 ) -> int | None:
-    """Events in the journals that the cursor has not read; None when unknown."""
+    """Return the events in the journals that the cursor has not read; None when unknown."""
     lag = 0
     for journal, record in journals.items():
         end, ack = where.end_of(journal, partitions.of_journal(record)), acks[journal]

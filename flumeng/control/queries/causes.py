@@ -1,4 +1,4 @@
-"""Causes of a degraded cluster, and those of unreadable records. Pure."""
+"""Causes of a degraded cluster; those of unreadable records are derived here. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WORST = 20
 
 
 def of_unreadable(records: Iterable[Unreadable]) -> Iterator[Cause]:
-    """Ordered by kind, then by path."""
+    """Yield the causes of unreadable records, ordered by kind, then by path."""
     kinds: dict[str, list[Unreadable]] = {}
     for record in sorted(records, key=lambda record: (record.path.row.pattern, str(record.path))):
         kinds.setdefault(record.path.row.pattern, []).append(record)
@@ -82,7 +82,7 @@ TASK = "task "
 
 
 def grouped(causes: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Problems with their advice, in the order of the ``causes`` of ``health.status``."""
+    """Return problems and advice, in the order of ``causes``; tasks with equal ones are joined."""
     groups: dict[tuple[str, str], list[str]] = {}
     for cause in causes:
         subject = cause["about"] if cause["about"].startswith(TASK) else ""

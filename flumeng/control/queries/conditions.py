@@ -1,4 +1,4 @@
-"""Conditions to wait for: each returns the missing facts, a line each, or nothing when it holds."""
+"""Conditions to wait for. Each returns a line for every missing fact, and nothing once it holds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zkschema.records import COLLECT, DISCOVER
 
 
 def flow_running(store: ReadableStore, flow: str) -> list[str]:
-    """Every task of the flow runs its wanted revision: during a rollout maybe the previous one."""
+    """Return the tasks not running their wanted revision, in a rollout maybe the previous one."""
     return _not_running(overview.flow(store, flow))
 
 
@@ -39,7 +39,7 @@ def _not_running(flow: FlowDetail) -> list[str]:
 
 
 def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
-    """Every task runs the current revision. Raises ``UnsatisfiableError`` after a rollback."""
+    """Return tasks not on the current revision. Raises ``UnsatisfiableError`` after a rollback."""
     detail = overview.flow(store, flow)
     if detail.went_back:
         raise UnsatisfiableError(
@@ -50,7 +50,8 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
-    """Everything accepted by the flow and its parts is delivered; only discovery is planned."""
+    """Return the undelivered journals of a stopped flow and its parts, and planned tasks but
+    discovery."""
     every = [flow, *parts_there(store, [flow])]
     return [line for name in every for line in _not_stopped(store, name)]
 
@@ -66,7 +67,7 @@ def _not_stopped(store: Store, flow: str) -> list[str]:
 
 
 def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
-    """All partitions are acked up to ``ends``. Raises ``UnsatisfiableError`` for a paused flow."""
+    """Return partitions not acked to ``ends``. Raises ``UnsatisfiableError`` for a paused flow."""
     state = require_flow(store, flow).value.state
     rows = acks_of(store, Positions(), flow)
     missing = [
@@ -112,7 +113,7 @@ def node_drained(store: Store, node: str) -> list[str]:
 
 
 def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
-    """These tasks (``flow/task``), or all, run their wanted revision."""
+    """Return which of these tasks (``flow/task``), or of all, do not run their wanted revision."""
     planned = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
     if not planned and not keys:
         return ["nothing is planned yet"]
@@ -137,7 +138,7 @@ def _undrained(store: Store, flow: str) -> list[str]:
 
 
 def _unplanned(flow: FlowDetail) -> list[str]:
-    """The number of collect tasks may differ from the wanted one until a master's next tick."""
+    """Return a line while the planned number of collect tasks differs from the wanted one."""
     try:
         configured = parse_flow(flow.text).place.collect.tasks
     except SpecError:
@@ -160,7 +161,7 @@ LOOK_SECONDS = 0.5
 
 
 class UnsatisfiableError(FlumengError):
-    """The condition cannot hold until an operator acts."""
+    """The condition cannot become true until an operator acts."""
 
 
 def wait_for(
@@ -171,8 +172,8 @@ def wait_for(
     sleep: Callable[[float], None],
     tell: Callable[[Sequence[str]], None] = lambda _missing: None,
 ) -> Sequence[str]:
-    """Poll ``missing`` until it is empty or the time is up; returns its last result. ``tell`` is
-    called on changes. Raises ``UnavailableError`` only at the end."""
+    """Poll ``missing`` until it is empty or the time is up; return its last result. ``tell`` is
+    called when it changes. Raises ``UnavailableError`` only when the time is up."""
     deadline = monotonic() + timeout_seconds
     reported: Sequence[str] | None = None
     while True:

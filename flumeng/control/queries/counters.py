@@ -17,15 +17,14 @@ from flumeng.platform.errors import CorruptError
 from zkschema.records import COLLECT
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
-"""Rows at an address: one per source of a worker, or per task of a collector. Raises
-``UnavailableError``."""
+"""Returns the rows at an address: one per source or task. Raises ``UnavailableError``."""
 
 
 @dataclass(frozen=True)
 class TaskCountsRow:
-    """Counts of the task's owner ``since`` (seconds since the epoch): ``processed``, ``dropped``,
-    ``parse_errors`` and ``dead_letters``, each by window (``1m``, ``5m``, ``15m``), or None where
-    not counted."""
+    """Counts by a task's owner ``since`` (seconds since the epoch): ``processed``, ``dropped``,
+    ``parse_errors`` and ``dead_letters``, each by window (``1m``, ``5m``, ``15m``), or None if not
+    counted."""
 
     flow: str
     task: str
@@ -37,7 +36,7 @@ class TaskCountsRow:
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """``silent`` nodes did not answer for their tasks."""
+    """Counts of tasks; ``silent`` nodes did not answer."""
 
     rows: tuple[TaskCountsRow, ...] = ()
     silent: tuple[str, ...] = ()
@@ -47,7 +46,7 @@ NO_COUNTS = TaskCounts()
 
 
 def task_counts(store: ReadableStore, ask: Ask, tasks: Sequence[TaskRow]) -> TaskCounts:
-    """Counts of the collect tasks that have an owner."""
+    """Return the counts of the collect tasks that have an owner."""
     owned = {task.key: task for task in tasks if task.kind == COLLECT and task.node}
     nodes = sorted({task.node for task in owned.values() if task.node})
 
@@ -86,7 +85,7 @@ def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class CounterRow:
-    """A source on a node, summed over workers. ``held_by``: of the worker held for longest."""
+    """A source on a node, summed over workers. ``held_by``: of the worker held longest."""
 
     node: str
     source: str

@@ -20,7 +20,7 @@ from zkschema import paths
 
 @dataclass(frozen=True)
 class NodeDetail:
-    """``journals``: name -> undelivered events, or None. ``left``: pending work of a drain."""
+    """A node. ``journals``: undelivered events of each, or None. ``left``: work left to drain."""
 
     node: NodeRow
     tasks: tuple[TaskRow, ...]
@@ -30,7 +30,7 @@ class NodeDetail:
 
 @dataclass(frozen=True)
 class EventRow:
-    """``time`` is in seconds since the epoch."""
+    """An event in a node's log; ``time`` is in seconds since the epoch."""
 
     time: float
     who: str
@@ -96,7 +96,7 @@ def task(store: Store, where: Positions, ask: counters.Ask, key: str) -> TaskDet
 
 
 def require_task(store: Store, key: str) -> TaskRow:
-    """Raises ``UserError`` with the nearest name for an unknown task."""
+    """Return the task's row. Raises ``UserError`` with the nearest name for an unknown task."""
     planned = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
     if key not in planned:
         hint = nearest(key, planned) if planned else "nothing is planned yet"

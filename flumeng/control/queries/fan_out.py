@@ -1,4 +1,4 @@
-"""Asks all nodes concurrently with a deadline; nodes that do not answer are named."""
+"""Asks all nodes concurrently with a deadline; names the nodes that do not answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_THREADS = 256
 A = TypeVar("A")
 
 Answers = Mapping[str, Mapping[str, A]]
-"""Node -> the merged answers of its workers."""
+"""The merged answers of a node's workers, by node."""
 
 
 def client(address: str, seconds: float = CALL_SECONDS) -> JournalClient:
@@ -36,7 +36,7 @@ def client(address: str, seconds: float = CALL_SECONDS) -> JournalClient:
 def ask_all(
     cache: ReadCache, ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
-    """The answers of the live nodes that serve partitions, and the nodes that did not answer."""
+    """Return the answers of live nodes that serve partitions, and the nodes that did not answer."""
     names = cache.children(paths.live_nodes())
     return _ask(cache, names, ask, lambda live: (*live.addresses, live.discovery))
 
@@ -44,7 +44,7 @@ def ask_all(
 def ask_collectors(
     cache: ReadCache, nodes: Sequence[str], ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
-    """The answers of the running collectors of these nodes, and the nodes that did not answer."""
+    """Return the answers of the collectors on these nodes, and the nodes that did not answer."""
     return _ask(cache, nodes, ask, lambda live: (live.collector,))
 
 
@@ -71,8 +71,8 @@ def _ask(
 def _together(
     ask: Callable[[str], Mapping[str, A]], addresses: Sequence[str]
 ) -> dict[str, Mapping[str, A] | None]:
-    """Address -> answer or None. Raises UserError if no node answers and one refuses. Threads are
-    not daemons: gRPC crashes a process that exits within a call."""
+    """Return the answers by address, None without one. Raises UserError if no node answers and one
+    refuses. Threads are not daemons: gRPC crashes a process that exits within a call."""
     refused: list[UserError] = []
     waiting: SimpleQueue[str] = SimpleQueue()
     done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()

@@ -1,4 +1,4 @@
-"""The graph of a flow, also as text, Mermaid and Graphviz. Pure."""
+"""Draws the graph of a flow as text, Mermaid and Graphviz. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT = {
 
 @dataclass(frozen=True)
 class GraphNode:
-    """``when``: the condition for its events; ``on_error``: a filter's handling of failures."""
+    """A component. ``when``: the condition for its events; ``on_error``: a filter's option."""
 
     id: str
     kind: NodeKind
@@ -46,7 +46,7 @@ class GraphEdge:
 
 @dataclass(frozen=True)
 class FlowGraph:
-    """``nodes`` are in the order of the flow's text; ``edges`` lead from earlier to later ones."""
+    """A flow as a graph; ``nodes`` are in the order of its text, ``edges`` lead to later nodes."""
 
     flow: str
     durability: str
@@ -64,7 +64,7 @@ class FlowGraph:
 
 @dataclass(frozen=True)
 class Rates:
-    """Events per second of all tasks of a flow in the last minute; None: unknown."""
+    """Events per second of all tasks of a flow in the last minute; None when unknown."""
 
     processed: float | None = None
     dropped: float | None = None
@@ -79,7 +79,7 @@ class Rates:
 
 
 def rates_of(counts: TaskCounts, now: float) -> Rates:
-    """``now``: seconds since the epoch. A rate is known when every task has reported it."""
+    """Return the rates that every task has reported. ``now``: seconds since the epoch."""
     if counts.silent or not counts.rows:
         return Rates()
 
@@ -188,7 +188,7 @@ class _Building:
             self._sink(member, [group], None)
 
     def _promising(self, part: Component[SinkOptions]) -> str:
-        """Shows the sink's guarantee where it exceeds the flow's."""
+        """Return the sink's label, with its guarantee in an exactly-once flow."""
         way = part.options.exactly_once if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)
 
@@ -223,7 +223,7 @@ DOT_SHAPES = {
 
 
 def text(graph: FlowGraph) -> str:
-    """Lines from the sources down, indented behind branches and groups."""
+    """Return the graph as lines from the sources down, indented after branches and groups."""
     return "\n".join([_title(graph), *_text_lines(graph)])
 
 

@@ -13,10 +13,11 @@ MEND = "fix the cause; the task is retried automatically"
 
 @dataclass(frozen=True)
 class FlowHealth:
-    """``state``: ``running``, ``idle``, ``suspended``, ``stopping``, ``stopped``, ``pending``,
-    ``unhealthy supervisor`` (discovery fails, or no plan) or ``unhealthy tasks``. ``detail``:
-    ``connecting to stream``, ``discovering tasks``, ``creating tasks``, ``lost contact with
-    stream``, ``discovery fails``, ``tasks fail``, ``retrying``, ``not readable``, or the state."""
+    """The health of a flow. ``state``: ``running``, ``idle``, ``suspended``, ``stopping``,
+    ``stopped``, ``pending``, ``unhealthy supervisor`` (discovery fails, or no plan) or ``unhealthy
+    tasks``. ``detail``: ``connecting to stream``, ``discovering tasks``, ``creating tasks``, ``lost
+    contact with stream``, ``discovery fails``, ``tasks fail``, ``retrying``, ``not readable``, or
+    the state."""
 
     state: str
     detail: str
@@ -33,7 +34,7 @@ UNKNOWN_HEALTH = FlowHealth("unknown", "unknown")
 def flow_health(
     state: str, problem: str, tasks: Sequence[TaskRow], *, idle: bool = False
 ) -> FlowHealth:
-    """``problem``: a read error of the flow. ``idle``: all is delivered and nothing arrives."""
+    """Return the health. ``problem``: a read error. ``idle``: all is delivered, nothing arrives."""
     if state == "suspended":
         return FlowHealth(state, state, "an operator paused it", "`flumeng flow resume`")
     if state != "running":

@@ -17,8 +17,8 @@ HISTORY = 60
 
 @dataclass(frozen=True)
 class FlowRates:
-    """Events per second, None while unknown: ``incoming`` (accepted), ``delivered`` (acked),
-    ``dropped`` by filters. ``history``: ``delivered``, oldest first."""
+    """Rates in events per second, None while unknown: ``incoming`` (accepted), ``delivered``
+    (acked), ``dropped`` by filters. ``history``: values of ``delivered``, oldest first."""
 
     incoming: float | None = None
     delivered: float | None = None
@@ -32,7 +32,7 @@ UNKNOWN = FlowRates()
 
 @dataclass
 class _Total:
-    """A counter and its smoothed rate; a smaller value restarts it."""
+    """A counter with its smoothed rate; a decrease counts as no progress."""
 
     value: float
     seconds: float
@@ -56,7 +56,7 @@ class RateMeter:
         self._minute: Mapping[str, Rates] = {}
 
     def add(self, status: Mapping[str, Any], minute: Mapping[str, Rates], now: float) -> None:
-        """``status``: of ``health.status``; ``minute``: each flow's rates; ``now``: monotonic."""
+        """Add a sample: the ``health.status``, rates of the last minute, and a monotonic time."""
         flows = {flow["flow"]: flow for flow in status["flows"]}
         for name, flow in flows.items():
             _add(self._acked, name, flow["acked"], now)

@@ -1,4 +1,4 @@
-"""The health of the cluster: the dict of ``status``, shown by all interfaces."""
+"""The health of the cluster, as the dict that ``status`` returns and all interfaces show."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from zkschema.records import ABORTED, COLLECT, DISCOVER, LiveMaster
 Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
 """The accounts of a worker's journals, and the counters of its sources."""
 HELD_SECONDS = 5.0
-"""A shorter hold may be a burst."""
+"""A source held for a shorter time is not reported: it may be a burst."""
 
 
 def status(
     store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
 ) -> dict[str, Any]:
-    """``now`` is in seconds since the epoch."""
+    """Return the health of the cluster and its flows; ``now`` is in seconds since the epoch."""
     cache = ReadCache.of(store)
     flows = overview.flows(cache)
     nodes = overview.nodes(cache)
@@ -191,7 +191,7 @@ def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
 def _of_troubles(
     masters: Mapping[str, LiveMaster | None], flows: Sequence[FlowRow]
 ) -> Iterator[Cause]:
-    """Troubles that masters report, unless their reason is reported already."""
+    """Yield the troubles that masters report, without those of flows with a reported problem."""
     reported = {f"flow {flow.flow}" for flow in flows if flow.problem}
     reporters: dict[tuple[str, str], list[str]] = {}
     for name, live in masters.items():

@@ -15,7 +15,7 @@ from zkschema import paths, records
 
 @dataclass(frozen=True)
 class RevisionRow:
-    """``deleted``: by, when and why the flow was deleted; its last row has the ``text``."""
+    """A revision. ``deleted``: by, when and why the flow was; its last row has the ``text``."""
 
     revision: int
     author: str
@@ -28,7 +28,7 @@ class RevisionRow:
 
 @dataclass(frozen=True)
 class AuditRow:
-    """``time`` is in seconds since the epoch."""
+    """An entry of the audit; ``time`` is in seconds since the epoch."""
 
     time: float
     who: str
@@ -38,7 +38,7 @@ class AuditRow:
 
 @dataclass(frozen=True)
 class Difference:
-    """``diff``: a unified diff, empty for equal texts."""
+    """Two revisions compared; ``diff``: a unified diff, empty for equal texts."""
 
     flow: str
     old: int
@@ -47,7 +47,7 @@ class Difference:
 
 
 def history(store: Store, flow: str) -> list[RevisionRow]:
-    """The kept revisions, oldest first, also of a deleted flow."""
+    """Return the kept revisions, oldest first, also of a deleted flow."""
     if flow not in store.children(paths.flows()):
         (past,) = store.read_each([paths.tombstone(flow)])
         if isinstance(past, Unreadable):
@@ -84,7 +84,7 @@ def _revision(
 
 
 def audit(store: Store, most: int) -> list[AuditRow]:
-    """The newest ``most`` entries, oldest first."""
+    """Return the newest ``most`` entries, oldest first."""
     cache = ReadCache.of(store)
     names = cache.children(paths.audits())[-most:]
     entries = cache.read_each([paths.audit(name) for name in names])
@@ -101,8 +101,7 @@ def _entry(record: Versioned[records.Audit] | Unreadable) -> AuditRow:
 def difference(
     store: Store, flow: str, old: int | None = None, new: int | None = None
 ) -> Difference:
-    """Compares ``old`` (default: the previous one) with ``new`` (the current). Raises
-    ``UserError``."""
+    """Compare ``old`` (default: the previous) with ``new`` (the current). Raises ``UserError``."""
     current = require_flow(store, flow).value.revision
     if old is None:
         before = [number for number in _kept(store, flow) if number < current]

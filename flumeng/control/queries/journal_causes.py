@@ -1,4 +1,4 @@
-"""Problems of journals: nearly full ones kept for slow readers, and too few replicas in sync."""
+"""Problems of journals: nearly full because of slow readers, or with too few replicas in sync."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARE = 0.5
 
 @dataclass(frozen=True)
 class Kept:
-    """A journal kept for ``reader``, which lacks ``events``: a ``share`` of ``max_bytes``."""
+    """A journal whose ``reader`` has not read ``events``, a ``share`` of ``max_bytes``."""
 
     journal: str
     reader: str
@@ -33,7 +33,7 @@ class Kept:
 
 
 def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
-    """The journals above ``SHARE``. Reads acks only for journals of at least that size."""
+    """Yield journals whose unread events exceed ``SHARE``; reads only acks of large journals."""
     large = {
         name: account
         for name, account in sorted(accounts.items())
@@ -59,8 +59,8 @@ def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
 def of_kept(
     flows: Sequence[FlowRow], cache: ReadCache, accounts: Mapping[str, Account], now: float
 ) -> Iterator[Cause]:
-    """One cause per reader, with its fullest journal; only events of a due batch count. ``now``:
-    seconds since the epoch."""
+    """Yield one cause per reader, with its fullest journal, unless its next batch is not due.
+    ``now``: seconds since the epoch."""
     states = {flow.flow: flow.state for flow in flows}
     due = {flow.flow: now - flow.batch_seconds for flow in flows if flow.state == "running"}
     by_reader: dict[tuple[str, str], list[Kept]] = {}
@@ -126,7 +126,7 @@ def of_replicas(
     live: Collection[str],
     acked: Mapping[str, int],
 ) -> Iterator[Cause]:
-    """One cause per flow and state. ``replication``: by flow; ``acked``: by journal."""
+    """Yield one cause per flow and state. ``replication`` is by flow, ``acked`` by journal."""
     by_state: dict[tuple[str, str], list[str]] = {}
     for name, journal in journals.items():
         done = journal.end is not None and acked.get(name, 0) >= journal.end
@@ -146,7 +146,7 @@ def of_replicas(
 
 
 def _shortage(journal: Journal, target: Replicas | None, live: Collection[str]) -> tuple[str, str]:
-    """The state of a journal with too few replicas, and why; empty with enough."""
+    """Return the state of a journal with too few replicas, and why; empty if it has enough."""
     in_sync = [node_of(replica) for replica in journal.in_sync]
     there = [node for node in in_sync if node in live]
     if not there:

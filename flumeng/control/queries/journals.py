@@ -1,4 +1,4 @@
-"""The journals of a cluster. Facts that only a silent node knows are None."""
+"""The journals of a cluster. Facts are None when the node that knows them does not answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flumeng.platform.options.problems import nearest
 from zkschema import paths
 
 Ask = Callable[[str], Mapping[str, Account]]
-"""The accounts of all journals served at an address. Raises ``UnavailableError``."""
+"""Returns the accounts of all journals served at an address. Raises ``UnavailableError``."""
 
 
 def ask_worker(address: str) -> Mapping[str, Account]:
@@ -25,11 +25,11 @@ def ask_worker(address: str) -> Mapping[str, Account]:
 
 
 AskReplicas = Callable[[str], Mapping[str, int]]
-"""As ``JournalClient.replicas``, at an address. Raises ``UnavailableError``."""
+"""Returns the ends of replicas on the node at an address. Raises ``UnavailableError``."""
 
 
 def ask_replicas(address: str) -> Mapping[str, int]:
-    """Empty for an older node."""
+    """Return the ends of the replicas at an address; empty for an older node."""
     from flumeng.journal.log.errors import DeniedError  # noqa: PLC0415  loads pyarrow
 
     with fan_out.client(address) as client:
@@ -43,9 +43,9 @@ def ask_replicas(address: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class JournalRow:
-    """Offsets are half-open. ``end``: of a closed journal; ``waits_at``: readers stop there, before
-    lost events. ``node``: the primary; ``in_sync`` have every answered event; ``lags``: node ->
-    missing events."""
+    """A journal; offsets are half-open. ``end``: of a closed journal; ``waits_at``: where readers
+    stop, before lost events. ``node``: the primary; ``in_sync``: nodes with every confirmed event;
+    ``lags``: missing events by node."""
 
     journal: str
     node: str
@@ -71,7 +71,7 @@ class JournalRow:
 
 
 def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
-    """All registered journals; ``now`` is in seconds since the epoch."""
+    """Return all registered journals; ``now`` is in seconds since the epoch."""
     cache = ReadCache.of(store)
     registered = journal_registry.journals(cache)
     accounts, _ = fan_out.ask_all(cache, ask)
@@ -99,13 +99,13 @@ def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
 
 
 def reached(store: Store, ask: AskReplicas, name: str) -> dict[str, int]:
-    """Node -> end of its replica of the journal, of the nodes that answer."""
+    """Return the end of each replica of the journal, by node; only of nodes that answer."""
     ends, _ = fan_out.ask_all(ReadCache.of(store), ask)
     return {node: replicas[name] for node, replicas in ends.items() if name in replicas}
 
 
 def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
-    """Raises ``UserError`` with the nearest name for an unknown journal."""
+    """Return a journal's row. Raises ``UserError`` with the nearest name for an unknown one."""
     by_name = {row.journal: row for row in rows}
     if name not in by_name:
         hint = nearest(name, by_name) if by_name else "there are none"

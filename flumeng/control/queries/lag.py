@@ -24,16 +24,16 @@ from zkschema.records import COLLECT
 N = TypeVar("N", int, float)
 
 BATCHES = 2
-"""In batches: the lag is steady while its oldest event is younger."""
+"""Number of batches: a lag counts as steady while its oldest event is younger than these."""
 NOISE = 0.1
-"""A lag that changes by a smaller share in a minute is steady."""
+"""A lag counts as steady when it changes by a smaller share in a minute."""
 STUCK_SECONDS = 60.0
-"""A collector without acks for so long while events wait is stuck."""
+"""A collector counts as stuck when it acks nothing for this time while events wait."""
 
 
 @dataclass(frozen=True)
 class FlowLag:
-    """``events`` wait in partitions with a known end; ``unknown``: the number of other partitions.
+    """A flow's lag. ``events`` wait in partitions with a known end; ``unknown``: number of others.
     ``seconds``: age of the oldest. ``trend`` since a minute ago: ``growing``, ``shrinking``,
     ``steady`` or empty. ``moved``: an ack moved since; ``still``: nothing arrived since."""
 
@@ -46,7 +46,7 @@ class FlowLag:
 
 
 def newest(answers: Answers[Account]) -> dict[str, Account]:
-    """Partition -> the account that reaches farthest."""
+    """Return the account with the greatest end of each partition."""
     accounts: dict[str, Account] = {}
     for answer in answers.values():
         for name, account in answer.items():
@@ -58,7 +58,7 @@ def newest(answers: Answers[Account]) -> dict[str, Account]:
 def flow_lag(
     acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float, batch_seconds: float = 0.0
 ) -> FlowLag:
-    """The lag of one flow. Within ``batch_seconds`` it rises and falls with each batch."""
+    """Return the lag of one flow, which rises and falls with each batch of ``batch_seconds``."""
     events = sum(ack.lag or 0 for ack in acks)
     waiting = {key(ack.flow, ack.partition) for ack in acks if ack.lag}
     behind = [accounts[name] for name in waiting if name in accounts]
@@ -83,7 +83,7 @@ def flow_lag(
 
 
 def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
-    """At most one: the flow is late, or its collectors are stuck."""
+    """Yield at most one cause: the flow is late, or its collectors are stuck."""
     if flow.state == "suspended" or not lag.events:
         return
     late = lag.seconds is not None and lag.seconds > flow.lag_limit_seconds
@@ -151,9 +151,9 @@ def _trend(now: int, before: int, *, within_batch: bool) -> str:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """``events`` wait between ``ack`` and ``end``. ``seconds``: age of the event at the ack,
-    relative to the newest event, or to now where nodes stamp events. Rates are of the last minute.
-    ``caught_up_seconds``: None when it does not catch up or is unknown."""
+    """The lag of a partition: ``events`` between ``ack`` and ``end``. ``seconds``: age of the event
+    at the ack, relative to the newest event, or to now where nodes stamp events. Rates are of the
+    last minute. ``caught_up_seconds``: time until no event waits; None if never or unknown."""
 
     partition: str
     ack: int | None
@@ -168,8 +168,8 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LagOfFlow:
-    """``partitions``: the latest first; ``unknown`` have no known end. ``silent`` nodes did not
-    answer; ``problems``: unreadable records."""
+    """A flow's lag in detail. ``partitions``: the latest first; ``unknown`` ones have no known end.
+    ``silent`` nodes did not answer; ``problems``: unreadable records."""
 
     flow: str
     state: str
@@ -186,7 +186,7 @@ class LagOfFlow:
 
 
 def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) -> LagOfFlow:
-    """With its isolated parts. ``now`` is in seconds since the epoch."""
+    """Return the lag of a flow and its isolated parts. ``now`` is in seconds since the epoch."""
     state = require_flow(store, flow).value.state
     cache = ReadCache.of(store)
     answers, silent = fan_out.ask_all(cache, ask)
@@ -288,7 +288,7 @@ def _sum(rates: Sequence[float | None]) -> float | None:
 
 
 def if_all_known(how: Callable[[list[N]], N], numbers: Sequence[N | None]) -> N | None:
-    """Applies ``how``, such as a sum; None unless all numbers are known."""
+    """Apply ``how``, such as a sum; None unless all numbers are known."""
     present = [number for number in numbers if number is not None]
     return how(present) if present and len(present) == len(numbers) else None
 

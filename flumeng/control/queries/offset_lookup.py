@@ -21,17 +21,17 @@ from zkschema import paths
 from zkschema.records import DISCOVER
 
 Point = Literal["earliest", "latest"] | datetime | Mapping[str, int]
-"""A mapping is by name or label of partitions."""
+"""A mapping has offsets by name or label of partitions."""
 WORDS: Mapping[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
 NAMED = 3
 OFFSETS_SECONDS = 15.0
-"""Time limit: discovery asks brokers."""
+"""Time limit of a request, in which discovery asks the brokers."""
 Ask = Callable[[str, str, Collection[str], str], Mapping[str, int]]
-"""Asks the discovery process at an address for offsets of a flow's partitions."""
+"""Returns offsets of a flow's partitions, from the discovery process at an address."""
 
 
 def parse_point(text: str) -> Point:
-    """Parses ``earliest``, ``latest``, a zoned time, or ``orders.3=1200``. Raises ``UserError``."""
+    """Parse ``earliest``, ``latest``, a zoned time, or ``orders.3=1200``. Raises ``UserError``."""
     if (word := WORDS.get(text)) is not None:
         return word
     if "=" not in text:
@@ -52,8 +52,8 @@ def parse_point(text: str) -> Point:
 
 
 def choose(names: Collection[str], globs: Sequence[str]) -> list[str]:
-    """Partitions whose name or label matches a glob; all without globs. Raises ``UserError`` for a
-    glob without a match."""
+    """Return the partitions whose name or label matches a glob; all without globs. Raises
+    ``UserError`` for a glob without a match."""
     if not globs:
         return sorted(names)
     chosen = set()
@@ -72,7 +72,7 @@ def choose(names: Collection[str], globs: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """``offsets``: by partition. ``accepted``: partition held back by discovery -> start."""
+    """Resolved ``offsets`` by partition. ``accepted``: start of each held back partition."""
 
     offsets: Mapping[str, int]
     accepted: Mapping[str, str]
@@ -87,7 +87,7 @@ def resolve(
     ask: journals.Ask,
     ask_offsets: Ask,
 ) -> Resolved:
-    """The offset of each chosen partition, without those replaced by accepted ones. Raises
+    """Return the offset of each chosen partition, without those replaced by accepted ones. Raises
     ``UserError``, and ``UnavailableError`` for an unknown end."""
     cache = ReadCache.of(store)
     partitions_of_flow = _without_replaced(partitions.of_flows(cache, [flow])[flow])
@@ -131,7 +131,7 @@ def _offsets(
     reach: Mapping[str, tuple[int, int]],
     others: Callable[[str], dict[str, int]],
 ) -> dict[str, int]:
-    """``reach``: the ranges on nodes; ``others`` resolves the other partitions."""
+    """Return all offsets. ``reach``: the ranges on nodes; ``others`` resolves all others."""
     if isinstance(point, datetime):
         return _complete(others(point.isoformat()), names)
     if point == "earliest":
@@ -149,14 +149,14 @@ def _offsets(
 
 
 def require_same(starts: Mapping[str, int], ends: Mapping[str, int]) -> None:
-    """Raises ``UserError`` when they do not name the same partitions."""
+    """Raises ``UserError`` unless both name the same partitions."""
     alone = sorted(starts.keys() ^ ends.keys())
     if alone:
         raise UserError(f"{alone[0]} is only in one of --from and --to: name it in both")
 
 
 def _without_replaced(of_flow: Mapping[str, PartitionBounds]) -> dict[str, PartitionBounds]:
-    """Drops ended partitions of a recreated topic."""
+    """Return the partitions without the ended ones of a topic that was recreated."""
     there = {partitions.label_of(name) for name, part in of_flow.items() if part.end is None}
     return {
         name: partition
@@ -181,7 +181,7 @@ def _named(name: str, of_flow: Mapping[str, PartitionBounds]) -> str:
 def _on_nodes(
     store: Store, ask: journals.Ask, of_flow: Mapping[str, PartitionBounds], names: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    """Partition -> first offset and end; lacks those of silent nodes."""
+    """Return first offset and end of partitions on nodes, without those of silent nodes."""
     answers, _ = fan_out.ask_all(ReadCache.of(store), ask) if names else ({}, ())
     accounts = {name: answers.get(of_flow[name].node, {}).get(name) for name in names}
     return {name: (a.floor, a.safe) for name, a in accounts.items() if a is not None}
@@ -209,9 +209,9 @@ def ask_discovery(
 def offsets(
     store: ReadableStore, ask: Ask, flow: str, partitions: Collection[str], to: str
 ) -> dict[str, int]:
-    """Partition -> offset; lacks silent partitions. ``to``: ``earliest``, ``latest`` or a zoned
-    time (first event not older, else the end). Raises ``UserError``, and ``UnavailableError``
-    without discovery."""
+    """Return the offsets by partition, without silent partitions. ``to``: ``earliest``, ``latest``
+    or a zoned time (the first event that is not older, else the end). Raises ``UserError``, and
+    ``UnavailableError`` without discovery."""
     cache = ReadCache(store)
     plans = read_plans(cache, [flow])
     tasks = plans[flow].value.tasks.values() if flow in plans else ()

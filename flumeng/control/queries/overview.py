@@ -34,7 +34,7 @@ NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
 
 @dataclass(frozen=True)
 class FlowRow:
-    """``problem``: a read error. ``went_back``: why it returned to an older revision."""
+    """A flow. ``problem``: a read error. ``went_back``: why it returned to an older revision."""
 
     flow: str
     state: str
@@ -57,7 +57,7 @@ class FlowRow:
 
 @dataclass(frozen=True)
 class Backfill:
-    """``left``: undelivered events, None when unknown. ``done``: it ended by itself."""
+    """A backfill. ``left``: undelivered events, None when unknown. ``done``: it ended by itself."""
 
     of: str
     left: int | None
@@ -71,8 +71,8 @@ class Backfill:
 
 @dataclass(frozen=True)
 class FlowDetail:
-    """``spark_uis``: node -> URL. ``scaling``: None for a fixed number of tasks. ``counts``: empty
-    unless nodes were asked."""
+    """A flow in detail. ``spark_uis``: URLs by node. ``scaling``: None for a fixed number of tasks.
+    ``counts``: empty unless nodes were asked."""
 
     flow: str
     state: str
@@ -99,8 +99,7 @@ class FlowDetail:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """``assigned``, ``applied``: assignment versions. ``problems``: subject -> the node's
-    report."""
+    """A node. ``assigned``, ``applied``: assignment versions. ``problems``: by subject."""
 
     node: str
     live: bool
@@ -120,7 +119,7 @@ class NodeRow:
 
 
 def flows(source: ReadableStore, *, checked: bool = True) -> list[FlowRow]:
-    """Isolated parts follow their flow. ``checked`` parses every text, which takes longer."""
+    """Return all flows, each before its parts. ``checked`` parses all texts: takes longer."""
     cache = ReadCache.of(source)
     statuses = _statuses(cache)
     return [
@@ -159,7 +158,7 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
 
 
 def flow(store: ReadableStore, name: str) -> FlowDetail:
-    """Raises ``UserError`` for an unknown flow, ``CorruptError`` when its text cannot be read."""
+    """Return a flow. Raises ``UserError`` if unknown, ``CorruptError`` if its text is missing."""
     require_flow(store, name)
     cache = ReadCache(store)
     matches = _flows(cache, [name], checked=True)
@@ -232,14 +231,14 @@ def _spark_uis(tasks: Iterable[TaskRow], statuses: task_status.Statuses) -> dict
 
 
 def dimensions(store: Store) -> set[str]:
-    """The dimensions in which the flows' tasks have a weight."""
+    """Return the dimensions of capacity in which the flows' tasks have a weight."""
     seen = _flows(ReadCache(store), store.children(paths.flows()), checked=True)
     places = (flow_seen.view.place for flow_seen in seen if flow_seen.view.place)
     return {dimension for placement in places for dimension in placement.collect.weight}
 
 
 def ended(source: ReadableStore) -> list[EndedRow]:
-    """The kept outcomes of tasks of all flows."""
+    """Return the kept outcomes of tasks of all flows."""
     cache = ReadCache.of(source)
     return [
         entry
@@ -310,7 +309,7 @@ class _Seen(NamedTuple):
 
 
 def _flows(cache: ReadCache, names: Sequence[str], *, checked: bool) -> list[_Seen]:
-    """Existing flows. Unchecked texts are parsed only during a rollout."""
+    """Return the existing flows. Texts are parsed if ``checked``, else only during a rollout."""
     records_by_name = found_by_name(cache, paths.flow, names)
     there = {name: flow for name, flow in records_by_name.items() if flow}
     revisions = current_revisions(cache, there)
@@ -346,8 +345,8 @@ def _spec(
 
 @dataclass(frozen=True)
 class Receiving:
-    """``journals``: its sources write journals; ``others``: it reads events kept elsewhere, as in
-    Kafka or in the journals of ``flow``. The default stands for an unreadable flow."""
+    """How a flow receives events. ``journals``: sources write journals; ``others``: it reads events
+    kept elsewhere, as in Kafka or ``flow``'s journals. The default is for an unreadable flow."""
 
     journals: bool = True
     others: bool = False

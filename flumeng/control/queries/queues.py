@@ -1,4 +1,4 @@
-"""The work queues of flows: whole queues, their lanes, and the items of one."""
+"""The work queues of flows: all queues, their lanes, and the items of one queue."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from zkschema import paths
 from zkschema.records import COLLECT, Ack, Flow, Queue, QueueFailure
 
 Accounts = Mapping[str, Account]
-"""By ``partitions.key``."""
+"""The accounts by ``partitions.key``."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """``running``: the live ``node`` reports that the lane's task runs."""
+    """The owner of a lane. ``running``: the live ``node`` reports that the lane's task runs."""
 
     node: str = ""
     running: bool = False
@@ -37,8 +37,8 @@ NOBODY = Owner()
 
 @dataclass(frozen=True)
 class QueueRow:
-    """``running``: those of ``waiting`` being read. ``oldest``: written at, seconds since the
-    epoch. Rates are of the last minute; ``end_seconds``: until empty at that rate."""
+    """A queue. ``running``: those of ``waiting`` being read. ``oldest``: seconds since the epoch of
+    the oldest item. Rates are of the last minute; ``end_seconds``: until empty at that rate."""
 
     flow: str
     state: str
@@ -56,7 +56,7 @@ class QueueRow:
 
 @dataclass(frozen=True)
 class LaneRow:
-    """A ``QueueRow`` for one lane. ``at``: its current item, acked to ``position`` at ``since``."""
+    """A ``QueueRow`` of a lane. ``at``: its current item, acked to ``position`` at ``since``."""
 
     flow: str
     lane: str
@@ -77,8 +77,8 @@ class LaneRow:
 
 @dataclass(frozen=True)
 class ItemRow:
-    """``state``: ``failed``, ``retry``, ``running`` or ``waiting``. ``position``: bytes or rows
-    read. ``node`` reads it; ``since``: the lane's last ack."""
+    """An item. ``state``: ``failed``, ``retry``, ``running`` or ``waiting``. ``position``: bytes or
+    rows read. ``node``: where it is read; ``since``: time of the lane's last ack."""
 
     item: str
     state: str
@@ -92,7 +92,7 @@ class ItemRow:
 
 
 def overview(cache: ReadCache, accounts: Accounts) -> list[QueueRow]:
-    """A row per queue, in a constant number of requests."""
+    """Return a row per queue, in a constant number of requests."""
     names = cache.children(paths.queues())
     heads = found_by_name(cache, paths.queue, names)
     readable = {name: head.value for name, head in heads.items() if isinstance(head, Versioned)}
@@ -131,7 +131,7 @@ def totals(rows: Sequence[LaneRow], state: str) -> QueueRow:
 
 
 def causes(cache: ReadCache) -> Iterator[Cause]:
-    """One cause per flow with failed items that await a decision."""
+    """Yield one cause per flow with failed items that need an operator's decision."""
     flows = cache.children(paths.queues())
     failed = cache.children_many([paths.queue_failures(flow) for flow in flows])
     for flow, listed in zip(flows, failed, strict=True):
@@ -150,7 +150,7 @@ def causes(cache: ReadCache) -> Iterator[Cause]:
 
 @dataclass(frozen=True)
 class _Overview:
-    """Of all queues: flow -> acks of its lanes, flow -> names of its failed items."""
+    """Data of all queues: by flow, ``acks`` of lanes and names of ``failed`` items."""
 
     acks: Mapping[str, Mapping[str, Found[Ack]]]
     failed: Mapping[str, Sequence[str]]
@@ -192,7 +192,7 @@ def _state(flow: Found[Flow]) -> str:
 def lanes_of(
     cache: ReadCache, flows: Iterable[str], accounts: Accounts | None = None
 ) -> list[LaneRow]:
-    """A row per lane of the readable flows."""
+    """Return a row per lane of the flows with a readable queue."""
     rows = []
     for flow in flows:
         head = cache.read(paths.queue(flow))
@@ -203,7 +203,7 @@ def lanes_of(
 
 
 def listed_items(cache: ReadCache, flow: str, most: int) -> list[ItemRow]:
-    """At ``most`` so many items: failed, then running, then waiting. Raises ``UserError``."""
+    """Return up to ``most`` items: failed, then running, then waiting. Raises ``UserError``."""
     head = cache.read(paths.queue(flow))
     if head is None:
         raise UserError(
@@ -224,7 +224,7 @@ def listed_items(cache: ReadCache, flow: str, most: int) -> list[ItemRow]:
 
 @dataclass(frozen=True)
 class _Queue:
-    """``problems``: lane -> why some of its segments cannot be read."""
+    """A queue with its items. ``problems``: by lane, why some of its segments cannot be read."""
 
     flow: str
     head: Queue
@@ -295,7 +295,7 @@ class _Queue:
         )
 
     def rows(self, lane: str, state: str, most: int) -> list[ItemRow]:
-        """The first items that are not acked, in this ``state``."""
+        """Return up to ``most`` unacked items in this ``state``."""
         ack, owner, waiting = self.acks[lane], self._owner(lane), self._waiting(lane)
         running = waiting[:1] if owner.running else []
         at = items.position_of(offset_of(ack))
@@ -326,7 +326,7 @@ class _Queue:
 
 
 def acks_of(cache: ReadCache, heads: Mapping[str, Queue]) -> dict[str, dict[str, Found[Ack]]]:
-    """Flow -> lane -> its ack; None for a lane that never had an item."""
+    """Return the ack of each lane by flow; None for a lane that never had an item."""
     ack_paths = [
         (flow, lane, ack_path(flow, queues.partition_of(lane, head)))
         for flow, head in heads.items()
@@ -369,7 +369,7 @@ def rate_of(account: Account | None) -> float | None:
 
 
 def end_of(account: Account | None) -> float | None:
-    """Estimated by bytes, or by items without sizes."""
+    """Estimate the seconds until the lane is empty, by bytes, or by items without sizes."""
     if account is None:
         return None
     if not account.unacked:

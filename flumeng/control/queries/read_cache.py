@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Record)
 
 
 class ReadCache(ClusterCopy):
-    """Unreadable records are left out and listed in ``unreadable``."""
+    """The cached znodes. Unreadable records are left out and listed in ``unreadable``."""
 
     def __init__(self, store: ReadableStore) -> None:
         super().__init__(store.scale)
@@ -23,7 +23,7 @@ class ReadCache(ClusterCopy):
 
     @classmethod
     def of(cls, source: ReadableStore) -> ReadCache:
-        """The cache itself, or a new one; raises as ``require``."""
+        """Return ``source`` itself if it is a cache, else a new one; raises as ``require``."""
         if isinstance(source, ReadCache):
             return source
         cache = cls(source)
@@ -44,7 +44,7 @@ class ReadCache(ClusterCopy):
         return super().read_each(znodes)
 
     def read_many(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """None also for an unreadable record."""
+        """Read many records; None for absent and unreadable ones."""
         return [read if isinstance(read, Versioned) else None for read in self.read_each(znodes)]
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
@@ -57,5 +57,5 @@ class ReadCache(ClusterCopy):
         return super().children_many(folders)
 
     def why(self, *znodes: Path) -> str:
-        """Why these cannot be read; empty when they can."""
+        """Return why these znodes cannot be read; empty when they can."""
         return "; ".join(map(str, self.unreadable_of(*znodes)))

@@ -1,4 +1,4 @@
-"""Checks a flow's targets from a node, with its network, secrets and policy, before the apply."""
+"""Checks a flow's targets before an apply: from a node, with its network, secrets and policy."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from zkschema import paths
 from zkschema.records import LiveNode
 
 CHECK_SECONDS = 130.0
-"""A node itself ends a check after 120 s."""
+"""Time limit of a request; a node ends a check after 120 s."""
 MOST_ASKED = 3
-"""Nodes asked in turn until one answers."""
+"""The most nodes asked, one after another, until one answers."""
 
 Ask = Callable[[str, str, str, str], Sequence[Mapping[str, Any]]]
-"""Asks the node process at an address about a flow, its text and the text's signature."""
+"""Returns the results of the node process at an address for a flow, its text and signature."""
 
 
 def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mapping[str, Any]]:
@@ -38,7 +38,7 @@ def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mappin
 
 @dataclass(frozen=True)
 class CheckedTarget:
-    """A target of a flow as ``node`` found it; see ``agent.dryrun.targets.Tried``."""
+    """The result for a target of a flow, from ``node``; see ``agent.dryrun.targets.Tried``."""
 
     flow: str
     node: str
@@ -53,7 +53,7 @@ class CheckedTarget:
 
 
 class TargetsFailedError(FlumengError):
-    """Unusable targets; ``refused``: flow -> targets with reasons."""
+    """Some targets are unusable; ``refused``: these by flow, with reasons."""
 
     def __init__(self, failed: Sequence[CheckedTarget]) -> None:
         flows = dict.fromkeys(target.flow for target in failed)
@@ -64,7 +64,7 @@ class TargetsFailedError(FlumengError):
 
 
 def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> list[CheckedTarget]:
-    """The findings of the first node that answers. Raises UnavailableError if none does,
+    """Return the results of the first node that answers. Raises UnavailableError if none does,
     NotAllowedError without permission."""
     signed = signature(spec.flow, text)
     trouble: list[FlumengError] = []

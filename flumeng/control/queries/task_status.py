@@ -11,16 +11,16 @@ from flumeng.control.zookeeper import Unreadable
 from zkschema.records import COLLECT, DISCOVER, NodeStatus, Partitions, PlannedTask, TaskStatus
 
 Statuses = Mapping[str, NodeStatus | Unreadable | None]
-"""Live node -> its status; None before its first."""
+"""The status of each live node; None before its first one."""
 
 
 @dataclass(frozen=True)
 class TaskRow:
-    """``state``: ``running``, ``draining``, ``starting`` (assigned, not running), ``failed``,
-    ``stopped``, ``waiting`` (no node may run it), ``down`` (its node is not live) or ``unknown``
-    (unreadable status). ``wanted``, ``revision``: the wanted and the applied revision. ``why`` of a
-    running task: its stopped partitions. ``standbys``: node -> ``standby``, ``starting``, ``down``
-    or ``failed: ...``; ``lacking`` more have no node."""
+    """A task. ``state``: ``running``, ``draining``, ``starting`` (assigned, not running),
+    ``failed``, ``stopped``, ``waiting`` (no node may run it), ``down`` (its node is not live) or
+    ``unknown`` (unreadable status). ``wanted``, ``revision``: the wanted and the applied revision.
+    ``why`` of a running task: its stopped partitions. ``standbys``: ``standby``, ``starting``,
+    ``down`` or ``failed: ...`` by node; ``lacking``: how many have no node."""
 
     flow: str
     task: str
@@ -72,8 +72,8 @@ class EndedRow:
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """``taken`` of ``tasks`` may run the new revision, ``running`` of them do. ``stage``:
-    ``canary`` or ``waves``."""
+    """A rollout: ``taken`` of ``tasks`` may run the new revision, and ``running`` of them do.
+    ``stage``: ``canary`` or ``waves``."""
 
     revision: int
     before: int
@@ -103,14 +103,14 @@ def rows(flow: FlowView, statuses: Statuses) -> tuple[TaskRow, ...]:
 
 
 def ended(flow: FlowView) -> tuple[EndedRow, ...]:
-    """The kept outcomes of the flow's tasks, the newest last."""
+    """Return the kept outcomes of the flow's tasks, the newest last."""
     return tuple(
         EndedRow(flow.name, e.task, e.node, e.epoch, e.how, e.why, e.time) for e in flow.plan.ended
     )
 
 
 def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
-    """None unless a rollout is under way."""
+    """Return the flow's rollout; None unless one is under way."""
     if not flow.rolling or flow.rollout is None:
         return None
     tasks = tuple(task for task in tasks if task.kind != DISCOVER)  # it takes the revision last
@@ -195,8 +195,8 @@ def _state(
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """``before`` equals ``tasks`` without a change. ``time``: since the epoch; ``kind``: see
-    ``scaling``."""
+    """A decision on the number of tasks; ``before`` equals ``tasks`` if it was kept. ``time``:
+    since the epoch; ``kind``: see ``scaling``."""
 
     time: float
     kind: str
@@ -207,8 +207,8 @@ class DecisionRow:
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """``tasks``: the last proposal, or 0; ``rate``: per second and task, or 0. ``decisions``:
-    newest first."""
+    """Automatic scaling. ``tasks``: the last proposed number, or 0; ``rate``: events per second and
+    task, or 0. ``decisions``: newest first."""
 
     min: int
     max: int
@@ -219,7 +219,7 @@ class ScalingRow:
 
 
 def scaling(tasks: object, record: Partitions | None) -> ScalingRow | None:
-    """None for a fixed number of tasks. ``record``: the discovery task's record."""
+    """Return the scaling, None for a fixed number. ``record``: the discovery task's record."""
     if not isinstance(tasks, TaskRange):
         return None
     scaling = record.scaling if record else None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def utc(seconds: float) -> str:
-    """UTC to the second; a time out of range is shown as its number."""
+    """Return the time in UTC to the second; a time out of range is shown as its number."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):

@@ -13,15 +13,15 @@ from zkschema import paths
 from zkschema.records import AssignedTask, Assignment
 
 INLINE_ITEMS = 12_000
-"""Tasks and partitions per znode, also when host names are UUIDs."""
+"""The most tasks and partitions in one znode, even when host names are UUIDs."""
 PAGES = 64
 
 Fits = Callable[[Assignment, Assignment], bool]
-"""Whether one transaction changes the first assignment into the second."""
+"""Returns whether one transaction can change the first assignment into the second."""
 
 
 def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
-    """The assignment with the version of its own znode. Rereads pages written meanwhile."""
+    """Return the assignment with its main znode's version; rereads pages that change meanwhile."""
     record = store.read(paths.assignment(node))
     while record is not None and record.value.pages:
         numbers = range(record.value.pages)
@@ -43,7 +43,7 @@ def whole(assignment: Assignment, pages: Sequence[Versioned[Assignment] | None])
 def assignment_writes(
     node: str, after: Assignment, before: Assignment, expect: Expected
 ) -> list[Write]:
-    """Writes one step of ``assignment_steps``, from ``before`` at version ``expect``."""
+    """Return the writes of one step, from ``before`` at version ``expect`` to ``after``."""
     if not after.pages:
         return [Put(paths.assignment(node), after, expect)]
     old, new = _pages(before.tasks) if before.pages else (), _pages(after.tasks)
@@ -59,7 +59,7 @@ def assignment_writes(
 
 
 def assignment_steps(before: Assignment, after: Assignment, fits: Fits) -> Iterator[Assignment]:
-    """Intermediate assignments, each written in one transaction; ``after`` is last."""
+    """Yield the assignments to write, each in one transaction; ``after`` is the last."""
     if not before.pages and items(after.tasks) <= INLINE_ITEMS and fits(before, after):
         yield after
         return
@@ -83,7 +83,7 @@ def _fitting(current: Assignment, after: Assignment, fits: Fits) -> Callable[[Se
 
 
 def items(tasks: Sequence[AssignedTask]) -> int:
-    """The size of an assignment: its tasks and their partitions."""
+    """Return the size of an assignment: the number of its tasks and their partitions."""
     return len(tasks) + sum(len(task.partitions) for task in tasks)
 
 

@@ -1,4 +1,4 @@
-"""The cluster in memory: a master's copy follows watches, a query's copy is read on demand."""
+"""The cluster in memory: watches update a master's copy, and a query's copy is read on demand."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from zkschema.table import ZPath
 R = TypeVar("R", bound=Record)
 V = TypeVar("V")
 IsLive = Callable[[Path, Versioned[Any] | Unreadable], bool]
-"""Whether a node's live znode proves that the node is live."""
+"""Returns whether a node's live znode proves that the node is live."""
 SHARDED = frozenset(row.pattern for row in (paths.plan, paths.partitions, paths.assignment))
-"""Records that may continue in buckets or pages."""
+"""Records that may have buckets or pages."""
 
 
 class ClusterCopy:
-    """A ``ReadableStore`` in memory. An unread path is a ``KeyError``."""
+    """A ``ReadableStore`` in memory. Reading a path that was not loaded raises ``KeyError``."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -65,7 +65,7 @@ class ClusterCopy:
         return self.read_each([path])[0] is not None
 
     def record(self, path: Path) -> Versioned[Any] | None:
-        """The record, unless it is absent, unreadable or was not read."""
+        """Return the record; None when it is absent, unreadable or not loaded."""
         znode = self.znodes.get(str(path))
         return znode if isinstance(znode, Versioned) else None
 
@@ -75,7 +75,7 @@ class ClusterCopy:
         return tuple(self.unreadable[key] for key in map(str, requested) if key in self.unreadable)
 
     def lacks(self, path: Path) -> bool:
-        """Whether a listed folder lacks it, so that it was not read."""
+        """Return whether the path is absent from a listed folder, and therefore not loaded."""
         return str(path) not in self.znodes and self._is_absent(str(path))
 
     def _is_unlisted(self, path: Path) -> bool:
@@ -90,7 +90,7 @@ class ClusterCopy:
         return False
 
     def rest_of(self, records: Iterable[Path]) -> list[Path]:
-        """The buckets and pages of these records that were read."""
+        """Return the paths of the buckets and pages of these records."""
         return [
             rest for path in records if path.row.pattern in SHARDED for rest in self._rest_of(path)
         ]
@@ -109,13 +109,13 @@ class ClusterCopy:
 
 
 def first_name(path: Path) -> str:
-    """The flow, node or journal of a path, or ""."""
+    """Return the flow, node or journal in a path, or ""."""
     names = path.row.matches(str(path))
     return names[0] if names else ""
 
 
 class Mirror(ClusterCopy):
-    """Absent znodes are not kept, nor live znodes that ``is_live`` rejects."""
+    """A master's copy, without absent znodes and live znodes that ``is_live`` rejects."""
 
     def __init__(self, store: ReadableStore, is_live: IsLive) -> None:
         super().__init__(store.scale)
@@ -130,7 +130,7 @@ class Mirror(ClusterCopy):
         self.znodes, self.unreadable = {}, {}
 
     def refresh(self, requested: list[Path]) -> list[Path]:
-        """Reads these paths and their buckets; returns the changed ones."""
+        """Read these paths and their buckets; return the changed ones."""
         changed = self._refresh_these(requested)
         missing = [path for path in self.rest_of(requested) if str(path) not in self.znodes]
         return [*changed, *self._refresh_these(missing)]
@@ -158,7 +158,7 @@ class Mirror(ClusterCopy):
 
 
 def changed_in(before: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, V]:
-    """The same mapping when nothing changed, else a sorted copy; None removes."""
+    """Return ``before`` itself when nothing changed, else a sorted copy; None removes a name."""
     if not changed and isinstance(before, dict):
         return before
     together = {**before, **changed}

@@ -1,7 +1,7 @@
 """The record of a flow's discovered partitions, in buckets when there are many. Changed buckets are
-written with the record in one transaction, so its version stands for all. A larger change takes
-several steps; other fields come with the last one. Its writers are the flow's discovery task and
-operators that accept partitions."""
+written with the record in one transaction, so the record's version covers all. A larger change
+takes several steps; other fields change with the last one. The flow's discovery task writes the
+record, and operators that accept partitions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from zkschema.records import Partition, Partitions
 
 BUCKETS = 64
 INLINE = 2_000
-"""More partitions are put into buckets."""
+"""With more partitions than this, the record uses buckets."""
 
 
 def read(source: Source, flows: Iterable[str]) -> list[Found[Partitions]]:
-    """The whole records of these flows; one is unreadable when any of its buckets is."""
+    """Return the records of these flows with their buckets; unreadable when any of these is."""
     names = list(flows)
     records = source.read_each([paths.partitions(name) for name in names])
     buckets = [
@@ -72,8 +72,8 @@ def whole(
 def transactions(
     flow: str, before: Partitions, after: Partitions, expect: Expected, scale: Scale
 ) -> Iterator[list[Write]]:
-    """As ``writes``, in few transactions; each leaves a whole record, the first fences other
-    writers. Raises TooLargeError or UserError for an item over the limit."""
+    """Yield the writes of few transactions. Each leaves a complete record, and the first fences
+    other writers. Raises TooLargeError or UserError for an item over the limit."""
     at_once = writes(flow, before, after, expect)
     if not _buckets(before, after) or scale.fits(at_once):
         yield at_once
@@ -93,7 +93,7 @@ def transactions(
 
 
 def writes(flow: str, before: Partitions, after: Partitions, expect: Expected) -> list[Write]:
-    """Writes that replace the whole record read at ``expect``."""
+    """Return the writes that replace the record and buckets that were read at ``expect``."""
     return _written(flow, before, after, expect, _buckets(before, after))
 
 

@@ -1,5 +1,5 @@
-"""Items of a lane. An offset is an item's number and a position in it. A position counts rows, or
-decompressed bytes before a line. So offsets of a lane grow in reading order, one number is its ack,
+"""Items of a lane of a work queue. An offset is an item's number and a position in the item: rows,
+or decompressed bytes before a line. So offsets grow in reading order, one number is a lane's ack,
 and an event keeps its identity."""
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from zkschema.records import QueueSegment
 MOST_POSITION = (1 << POSITION_BITS) - 1
 """The largest readable item, in bytes (256 GiB) or rows."""
 MOST_ITEMS = 1 << (63 - POSITION_BITS)
-"""The most items of a lane; then another lane continues."""
+"""The most items of a lane; further items go to a new lane."""
 
 
 @dataclass(frozen=True)
 class Item:
     """An object to read, as listed. ``modified_us``: microseconds since the epoch. ``tag``: an ETag
-    or generation, or "". Positions to read: from ``first`` to before ``until``."""
+    or generation, or "". The positions to read are those from ``first`` to before ``until``."""
 
     number: int
     location: str
@@ -57,7 +57,7 @@ def position_of(offset: int) -> int:
 
 
 def bytes_from(lane: Iterable[Item], offset: int) -> int:
-    """Bytes of these items after the offset; positions count in uncompressed lines only."""
+    """Return the bytes of these items after the offset; exact only for uncompressed lines."""
     number, position = number_of(offset), position_of(offset)
     left = (item for item in lane if item.number >= number)
     return sum(
@@ -73,7 +73,7 @@ def encode(items: Iterable[Item]) -> str:
 
 
 def decode(address: str) -> list[Item]:
-    """Raises CorruptError."""
+    """Decode a list of items. Raises CorruptError."""
     try:
         return [Item(*fields) for fields in json.loads(address)]
     except (ValueError, TypeError, RecursionError) as error:
@@ -81,7 +81,7 @@ def decode(address: str) -> list[Item]:
 
 
 def of_segment(segment: QueueSegment) -> list[Item]:
-    """Raises CorruptError for columns of unequal length."""
+    """Return the items of a segment. Raises CorruptError for columns of unequal length."""
     count = len(segment.locations)
     starts = segment.starts or (0,) * count
     columns = segment.locations, segment.sizes, segment.modified, segment.tags, starts
@@ -92,7 +92,7 @@ def of_segment(segment: QueueSegment) -> list[Item]:
 
 
 def segment_of(items: Sequence[Item]) -> QueueSegment:
-    """``items``: consecutive ones."""
+    """Return the segment of these items, whose numbers are consecutive."""
     return QueueSegment(
         first=items[0].number,
         locations=tuple(item.location for item in items),

@@ -1,4 +1,4 @@
-"""Registered journals."""
+"""The registered journals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Source(Protocol):
-    """A store or a copy of one."""
+    """A store, or a copy of a store."""
 
     def children(self, path: Path) -> list[str]: ...
 
@@ -22,7 +22,7 @@ class Source(Protocol):
 
 
 def journals(store: Source) -> dict[str, Journal]:
-    """All journals by name that are not gone; an unreadable one is derived from its name."""
+    """Return all journals by name but gone ones; unreadable ones are derived from their names."""
     listed = [paths.journal(name) for name in store.children(paths.journals())]
     by_name = {
         path.name: record_or_derived(path, record)
@@ -33,12 +33,12 @@ def journals(store: Source) -> dict[str, Journal]:
 
 
 def record_or_derived(path: Path, record: Versioned[Journal] | Unreadable) -> Journal:
-    """The record, else one derived from its name, which is neither drained nor forgotten."""
+    """Return the record, or for an unreadable one an open journal derived from its name."""
     return derived_from_name(path.name) if isinstance(record, Unreadable) else record.value
 
 
 def derived_from_name(name: str) -> Journal:
-    """An open journal of the flow and node in the name."""
+    """Return an open journal of the flow and node in the name."""
     flow, _, rest = name.partition(".")
     node = rest.rsplit(".", 2)[0]
     return Journal(flow=flow, node=node, primary=node, term=0, in_sync=())

@@ -14,7 +14,7 @@ READ_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class ExpiredLease:
-    """An expired lease, as seen at ``version``."""
+    """An expired lease, and the ``version`` at which it was read."""
 
     flow: str
     cursor: str
@@ -23,19 +23,19 @@ class ExpiredLease:
 
 
 def names(store: ReadableStore) -> list[tuple[str, str]]:
-    """Flow and cursor of every lease."""
+    """Return the flow and cursor of every lease."""
     folder = paths.leases()
     matches = (table.lease.matches(f"{folder}/{name}") for name in store.children(folder))
     return [(flow, cursor) for flow, cursor in filter(None, matches)]
 
 
 def until(lease: Versioned[Lease]) -> float:
-    """Seconds since the epoch, by ZooKeeper's clock."""
+    """Return when the lease expires: seconds since the epoch, by ZooKeeper's clock."""
     return lease.written + lease.value.keep_seconds
 
 
 class ServerClock:
-    """ZooKeeper's time, never ahead of it, from the last write of this process's znode."""
+    """Estimates ZooKeeper's time, never too high, from the last write of this process's znode."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -43,14 +43,14 @@ class ServerClock:
         self._seen_at = 0.0
 
     def now(self, written: float) -> float:
-        """Seconds since the epoch. ``written``: ZooKeeper's time of that write."""
+        """Return the seconds since the epoch. ``written``: ZooKeeper's time of the last write."""
         if written != self._written:
             self._written, self._seen_at = written, self._clock()
         return written + self._clock() - self._seen_at
 
 
 class Leases:
-    """Expired leases, as a master sees them: unwatched, and read once in ``READ_SECONDS``."""
+    """Reads expired leases for a master: without a watch, once in ``READ_SECONDS``."""
 
     def __init__(self, store: ReadableStore, clock: Callable[[], float]) -> None:
         self._store = store
@@ -58,8 +58,8 @@ class Leases:
         self._read_at = float("-inf")
 
     def expired(self, now: float) -> tuple[ExpiredLease, ...]:
-        """Leases not renewed by ``now``, by ZooKeeper's clock. Expired ones are read at each call
-        until removal; an unreadable lease has not expired."""
+        """Return the leases not renewed by ``now``, by ZooKeeper's clock. Expired ones are returned
+        by each call until they are removed; an unreadable lease has not expired."""
         if self._clock() < self._read_at:
             return ()
         cursors = names(self._store)

@@ -1,6 +1,6 @@
 """The partitions of flows: journals, and partitions found by discovery. A node registers each of
-its journals in its own znode. All others are found by the flow's discovery task, which alone writes
-``/flows/F/partitions``. Users of this module need not tell the two apart."""
+its journals in a separate znode. All others are found by the flow's discovery task, which alone
+writes ``/flows/F/partitions``. Users of this module need not distinguish the two."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from zkschema.table import ZPath
 
 JOURNAL = "journal"
 FLOW = "flow"
-"""The input of flows that read other flows: ``J@flow`` is the journal ``J`` of another flow."""
+"""Input of flows that read other flows: ``J@flow`` is the journal ``J`` of another flow."""
 
 OBJECTS = "objects"
-"""The input of flows that read objects: partitions are lanes of a work queue."""
+"""Input of flows that read objects: partitions are lanes of a work queue."""
 POLLS = "polls"
-"""The input of flows that poll: one partition, the lane of a queue of due times."""
+"""Input of flows that poll: their one partition is a lane of due times."""
 QUEUED = (OBJECTS, POLLS)
 POSITION_BITS = 38
-"""A lane's offset is an item's number and a position of so many bits."""
+"""A lane's offset is an item's number, followed by a position of this many bits."""
 
 
 def input_of(partition: str) -> str:
-    """The name after the ``@``, as in ``orders.3@kafka``; ``journal`` for a journal."""
+    """Return the name after the ``@``, as in ``orders.3@kafka``; ``journal`` for a journal."""
     before, _, name = partition.rpartition("@")
     return name if before else JOURNAL
 
 
 def step_of(partition: str) -> int:
-    """Offsets per event, or per item of a lane."""
+    """Return by how much offsets grow per event, or per item of a lane."""
     return 1 << POSITION_BITS if input_of(partition) in QUEUED else 1
 
 
 def distance(partition: str, start: int, end: int) -> int:
-    """Events or items between two offsets; a partial item counts whole."""
+    """Return the events or items between two offsets; a partial item counts as one."""
     return -(-(end - start) // step_of(partition))
 
 
 def key(flow: str, partition: str) -> str:
-    """The partition's unique name among all flows: a journal belongs to one flow."""
+    """Return the partition's name that is unique among all flows; a journal's name already is."""
     return partition if input_of(partition) == JOURNAL else f"{flow}/{partition}"
 
 
@@ -54,12 +54,12 @@ def journal_of(partition: str) -> str:
 
 
 def subscribed(journal: str) -> str:
-    """A journal's partition name in a flow that reads its flow."""
+    """Return the partition name of a journal in a flow that reads the journal's flow."""
     return f"{journal}@{FLOW}"
 
 
 def ack_path(flow: str, partition: str) -> ZPath[Ack]:
-    """A flow that reads another one's journals has its own cursor there."""
+    """Return the ack's path; a flow that reads another flow's journals has its cursor there."""
     if input_of(partition) == FLOW:
         journal = journal_of(partition)
         return paths.ack(journal.partition(".")[0], flow, journal)
@@ -67,7 +67,7 @@ def ack_path(flow: str, partition: str) -> ZPath[Ack]:
 
 
 def label_of(partition: str) -> str:
-    """The name for users: ``orders.3`` of ``orders.3.MkTRfQ2n@kafka``; a journal's own id."""
+    """Return the name for users: ``orders.3`` of ``orders.3.MkTRfQ2n@kafka``; a journal's name."""
     before, at, _ = partition.rpartition("@")
     if not at:
         return partition
@@ -77,7 +77,8 @@ def label_of(partition: str) -> str:
 
 @dataclass(frozen=True)
 class PartitionBounds:
-    """New cursors begin at ``start``. ``end``: None while open; then ``node`` knows its extent."""
+    """The offsets of a partition. New cursors begin at ``start``. ``end``: None while open, when
+    ``node`` knows the end."""
 
     start: int = 0
     end: int | None = None
@@ -86,14 +87,14 @@ class PartitionBounds:
 
 @dataclass(frozen=True)
 class Registered:
-    """``check`` fails once the partition is not registered any more."""
+    """A registered partition. ``check`` fails once the partition is deregistered."""
 
     start: int
     check: Check
 
 
 def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, PartitionBounds]]:
-    """Flow -> its registered partitions by name, without unreadable ones."""
+    """Return each flow's registered partitions by name, without unreadable ones."""
     by_flow: dict[str, dict[str, PartitionBounds]] = {name: {} for name in flows}
     for name, journal in journal_registry.journals(source).items():
         if journal.flow in by_flow:
@@ -119,7 +120,7 @@ def registration(flow: str, partition: str) -> ZPath[Journal] | ZPath[Partitions
 
 
 def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Registered]:
-    """The registered ones of these partitions. Raises CorruptError, UnavailableError."""
+    """Return those of the partitions that are registered. Raises CorruptError, UnavailableError."""
     registrations: dict[str, Registered] = {}
     journals = [name for name in names if input_of(name) == JOURNAL]
     read = store.read_each([paths.journal(name) for name in journals])
@@ -140,7 +141,7 @@ def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Regis
 
 
 def is_drained(bounds: PartitionBounds, ack: Found[Ack]) -> bool:
-    """Whether it is closed and fully acked; an unreadable ack proves nothing."""
+    """Return whether the partition is closed and fully acked; False for an unreadable ack."""
     if isinstance(ack, Unreadable):
         return False
     return bounds.end is not None and (ack.value.offset if ack else bounds.start) >= bounds.end

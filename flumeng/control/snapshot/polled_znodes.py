@@ -1,5 +1,5 @@
-"""Records that change with each batch, read only while they matter: acks of closed partitions,
-commits of stopping flows, and intents of held tasks."""
+"""Reads records that change with each batch, only while needed: acks of closed partitions, commits
+of stopping flows, and intents of tasks that wait for a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_SECONDS = 2.0
 
 
 class PolledZnodes:
-    """Wakes ``timers`` every ``POLL_SECONDS`` while any of them may change."""
+    """The polled records; requests a snapshot every ``POLL_SECONDS`` while any may change."""
 
     def __init__(self, store: ReadableStore, timers: Timers) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class PolledZnodes:
     def drained(
         self, flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
     ) -> frozenset[str]:
-        """Closed partitions that are fully acked; acks never go back."""
+        """Return the closed partitions that are fully acked. Acks never decrease."""
         ending = _ending(flows, journals)
         left = [key for key in ending if key not in self._drained]
         acks = [ack_path(flow, name) for flow, name, _ in (ending[key] for key in left)]
@@ -44,7 +44,8 @@ class PolledZnodes:
         return self._drained
 
     def committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
-        """Read after the acks: a commit that moved them is then listed or finished."""
+        """Return ending flows with unfinished commits. Read after the acks: a commit that moved an
+        ack is then listed or already finished."""
         ending = {
             name: flow
             for name, flow in flows.items()
@@ -81,7 +82,7 @@ class PolledZnodes:
 def _ending(
     flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
 ) -> dict[str, tuple[str, str, PartitionBounds]]:
-    """Closed partitions by their name in ``Snapshot.drained``: flow, name, bounds."""
+    """Return flow, name and bounds of closed partitions, by their name in ``Snapshot.drained``."""
     ending = {
         name: (journal.flow, name, partitions.of_journal(journal))
         for name, journal in journals.items()

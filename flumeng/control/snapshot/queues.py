@@ -15,23 +15,23 @@ from zkschema.records import Queue, QueueSegment
 
 _LANE = re.compile(rf"lane\.([0-9]+)\.([0-9a-z]+)@(?:{'|'.join(QUEUED)})", re.ASCII)
 SCHEDULE = "schedule"
-"""The rules of a queue whose items are due times: see ``Queue``."""
+"""The value of ``Queue.rules`` when the items are due times."""
 FAILURES_READ = 1000
-"""Limit of failed items of a flow whose decisions are read."""
+"""The most failed items of a flow whose decisions are read."""
 NUMBER_DIGITS = 10
-"""Segment names sort as their first item numbers do."""
+"""Digits of a segment's name, so that names sort as their first item numbers do."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """The kept segments of a lane, by first item number, and the next number."""
+    """A lane: the first item numbers of its kept segments, and the next item number."""
 
     next: int
     segments: Sequence[int]
 
 
 def lane_partition(lane: str, queue: str, input_: str = OBJECTS) -> str:
-    """``lane.3.5f2a90c1@objects``: with the queue's id, so an ack never fits another queue."""
+    """Return a name like ``lane.3.5f2a90c1@objects``; the queue's id ties acks to this queue."""
     return f"lane.{lane}.{queue}@{input_}"
 
 
@@ -40,7 +40,7 @@ def partition_of(lane: str, queue: Queue) -> str:
 
 
 def lane_of(partition: str) -> tuple[str, str] | None:
-    """The lane and the queue's id, or None."""
+    """Return the lane and the queue's id in a partition's name, or None."""
     match = _LANE.fullmatch(partition)
     return (match[1], match[2]) if match else None
 
@@ -50,7 +50,7 @@ def segment_name(first: int) -> str:
 
 
 def head(store: ReadableStore, flow: str) -> Versioned[Queue] | None:
-    """Raises CorruptError, UserError, UnavailableError."""
+    """Return the queue's head record. Raises CorruptError, UserError, UnavailableError."""
     return store.read(paths.queue(flow))
 
 
@@ -66,7 +66,7 @@ def lanes(store: ReadableStore, flow: str, queue: Queue, names: Iterable[str]) -
 def segments(
     store: ReadableStore, flow: str, lane: str, firsts: Sequence[int]
 ) -> list[Found[QueueSegment]]:
-    """Segments by first number; None for removed ones."""
+    """Return the segments with these first item numbers; None for removed ones."""
     return store.read_each(
         [paths.queue_segment(flow, lane, segment_name(first)) for first in firsts]
     )

@@ -1,7 +1,7 @@
-"""Reads snapshots: paths named by watches at once, and everything in rounds. A reconnect or failure
-invalidates everything. Each minute a round rereads everything, a part with each snapshot. An
-unreadable record is set aside: its flow is not planned, its node keeps its tasks, and its partition
-is not drained. Without the cluster's settings nothing moves."""
+"""Reads snapshots: changed paths at once when a watch reports them, and everything in rounds. A
+reconnect or failure invalidates everything. Each minute a round rereads everything, a part with
+each snapshot. Unreadable records are set aside: the flow is not planned, the node keeps its tasks,
+the partition is not drained. Without the cluster's settings nothing moves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MISSED_RENEWALS = 3
 def silent(
     me: str, live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], timers: Timers
 ) -> frozenset[str]:
-    """Other live masters that missed ``MISSED_RENEWALS`` renewals of their records: they hang."""
+    """Return the other live masters that missed ``MISSED_RENEWALS`` renewals: they hang."""
     hanging = set()
     for name, live in live_masters.items():
         if name == me or isinstance(live, Unreadable) or not live.value.renew_seconds:
@@ -43,7 +43,7 @@ def planning_masters(
     live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable],
     silent: Collection[str] = (),
 ) -> dict[str, frozenset[str]]:
-    """The planning masters with the flows that each cannot plan; all live ones when none plans."""
+    """Return each planning master with the flows it cannot plan; all live ones when none plans."""
     planning: dict[str, frozenset[str]] = {}
     idle: dict[str, frozenset[str]] = {}
     for name, live in live_masters.items():
@@ -61,7 +61,7 @@ def planning_masters(
 def share_of(
     me: str, flows: Iterable[str], masters: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
-    """The flows that the master ``me`` plans; all masters plan a flow that is trouble for all."""
+    """Return the flows that the master ``me`` plans; all masters try a flow that none can plan."""
     hard = frozenset().union(*masters.values())
     mine = set()
     for name in flows:
@@ -74,7 +74,7 @@ def share_of(
 
 
 def master_of(flow: str, masters: Collection[str]) -> str | None:
-    """The master that plans ``flow``. No lock: masters that disagree lose a compare-and-set."""
+    """Return the master that plans ``flow``. Masters that disagree lose a compare-and-set."""
     return chosen(flow, masters)
 
 
@@ -138,13 +138,13 @@ class Round:
 
 
 def _jitter(name: str) -> float:
-    """0.8 to 1.2 by master, so that masters do not read everything at once."""
+    """Return a factor of 0.8 to 1.2 by master, so that masters do not read everything at once."""
     return 0.8 + 0.4 * (zlib.crc32(name.encode()) % 1000) / 1000
 
 
 class Reader:
-    """``clock``: monotonic; ``wall``: since the epoch. Only ``on_watch`` may be called from any
-    thread."""
+    """Reads snapshots for a master. ``clock``: monotonic; ``wall``: since the epoch. Only
+    ``on_watch`` may be called from any thread."""
 
     def __init__(
         self,
@@ -177,15 +177,15 @@ class Reader:
         self._pauses = Pauses(clock)
 
     def on_watch(self, path: str) -> None:
-        """Called for a change at or below ``path``."""
+        """Note a change at or below ``path``; called by watches."""
         self._events.put(path)
 
     def invalidate(self) -> None:
-        """After a write with unknown outcome: read everything, soon."""
+        """Read everything soon, as after a write with unknown outcome."""
         self._stale = True
 
     def note(self, flows: Iterable[str]) -> None:
-        """Reads intents of exactly these flows from now on."""
+        """Read the intents of exactly these flows from now on."""
         self._noted = frozenset(flows)
 
     @property
@@ -198,8 +198,8 @@ class Reader:
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
-        """The cluster at one moment, without events while reading; may mix moments after
-        ``MOST_READS``. Raises UnavailableError."""
+        """Return the cluster at one moment: without watch events during the read. After
+        ``MOST_READS`` attempts it may mix several moments. Raises UnavailableError."""
         moves = self._mirror.get(paths.moves())
         changed = self._take_events()
         everything = self._stale or _everywhere(changed)
@@ -230,7 +230,7 @@ class Reader:
         return snapshot
 
     def _reread_buckets(self) -> None:
-        """No bucket may be older than its plan, else a plan would undo the writes made with it."""
+        """Reread changed buckets: with a bucket older than its plan, a plan would undo writes."""
         changed = self._take_events()
         buckets = {path for path in changed if any(row.matches(path) for row in SHARDS)}
         self._reread(_paths_of(buckets))
@@ -260,7 +260,7 @@ class Reader:
         return changed
 
     def _read_everything(self) -> None:
-        """Watches may have missed changes since the last snapshot."""
+        """Read everything, as watches may have missed changes since the last snapshot."""
         self._timers.miss_changes()
         self._mirror.forget()
         self._flows, self._nodes, self._masters = {}, {}, {}
@@ -269,7 +269,7 @@ class Reader:
         self._reread(self._list())
 
     def _list(self) -> list[Path]:
-        """All paths to read, but for the buckets of plans."""
+        """Return all paths to read, without the buckets and pages."""
         children = self._store.children
         flows, nodes = children(paths.flows()), children(paths.nodes())
         listed: list[Path] = [paths.cluster(), paths.moves()]
@@ -350,14 +350,14 @@ class Reader:
         return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))
 
     def _expired_leases(self) -> tuple[ExpiredLease, ...]:
-        """Without a live znode of this master ZooKeeper's time is unknown."""
+        """Return the expired leases; none without this master's live znode as ZooKeeper's clock."""
         own = self._masters.get(self._me)
         if not isinstance(own, Versioned):
             return ()
         return self._leases.expired(self._server_clock.now(own.written))
 
     def _slow(self, snapshot: Snapshot) -> frozenset[str]:
-        """Read only while the recovery throttle is set."""
+        """Return the tasks that start slowly; none without recovery throttle or down nodes."""
         waiting = any(node.down for node in snapshot.nodes.values())
         if not waiting or "recovery" not in snapshot.cluster.throttles:
             return frozenset()
@@ -385,5 +385,5 @@ def _paths_of(texts: Iterable[str]) -> list[Path]:
 
 
 def _everywhere(changed: set[str]) -> bool:
-    """Whether an event names a folder, that is all below it."""
+    """Return whether an event names a whole folder, so that all below may have changed."""
     return any(str(top) in changed for top in WATCHED if top.row.record is None)

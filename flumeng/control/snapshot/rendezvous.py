@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def chosen(key: str, names: Iterable[str]) -> str | None:
-    """The name with the highest hash for the key, or None."""
+    """Return the name with the highest hash for the key; None when there are no names."""
     return max(
         names,
         key=lambda name: hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest(),

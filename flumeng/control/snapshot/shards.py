@@ -1,6 +1,6 @@
-"""Large records in shards: znodes below the record's own, which counts them. Each transaction that
-changes a shard also writes the record, so its version stands for all. A larger change takes several
-steps. An item's shard follows from its key."""
+"""Large records in shards: znodes below the record's own, whose number the record contains. Each
+transaction that changes a shard also writes the record, so its version covers all. A larger change
+takes several steps. An item's key determines its shard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def split(items: Mapping[str, T], count: int) -> list[dict[str, T]]:
 
 
 def changed(before: Sequence[T], after: Sequence[T]) -> list[int]:
-    """The numbers of changed shards."""
+    """Return the numbers of changed shards."""
     pairs = enumerate(zip(before, after, strict=True))
     return [number for number, (old, new) in pairs if old is not new and old != new]
 
@@ -38,7 +38,7 @@ def shard_writes(
     before: Sequence[T],
     after: Sequence[T],
 ) -> list[Write]:
-    """Writes the changed shards, or creates all. ``path`` gives a shard's znode by number."""
+    """Return the writes of changed shards, or of all if new. ``path``: the znode by number."""
     if not before:
         return [Put(path(str(n)), record(shard), ABSENT) for n, shard in enumerate(after)]
     return [Put(path(str(n)), record(after[n]), ANY) for n in changed(before, after)]
@@ -47,7 +47,7 @@ def shard_writes(
 def portions(
     numbers: Iterable[int], cost: Callable[[int], int], room_bytes: int
 ) -> Iterator[list[int]]:
-    """The shards in order, in portions of at most ``room_bytes`` and at least one shard."""
+    """Yield the shards in order, in portions of at most ``room_bytes`` or of one shard."""
     portion: list[int] = []
     left = room_bytes
     for number in numbers:

@@ -1,6 +1,6 @@
-"""A frozen picture of the cluster at one moment, for the planner. Pure and without a clock: facts
-of time (a node is lost, a task is overdue) are fields. Writes of a plan expect its versions. An
-unchanged view is the same object in the next snapshot."""
+"""A frozen view of the cluster at one moment, for the planner. Pure and without a clock: facts that
+depend on time (a node is lost, a task is overdue) are fields. Plans are written at the versions in
+the snapshot. An unchanged view is the same object in the next snapshot."""
 
 from __future__ import annotations
 
@@ -33,20 +33,18 @@ from zkschema.records import (
 )
 
 Amounts = tuple[tuple[str, int], ...]
-"""Dimension and amount in thousandths: whole numbers, so that sums do not drift."""
+"""Dimensions and amounts in thousandths: whole numbers, so that sums are exact."""
 
 
 @dataclass(frozen=True)
 class FlowView:
-    """A flow as planned from. With an ``unreadable`` record it is set aside: its tasks stay as they
-    are.
-
-    ``place``: None when its current revision does not parse (``problem``). ``weights``: partition
-    weights that differ from the place's. ``epoch_floor``: highest epoch of acks without a plan.
-    ``by_batch``: tasks may decide batches before writing. ``partitions``: discovered ones.
-    ``pins``, ``discovers``: either revision of a rollout has sources on nodes, or partitions to
-    find. ``proposed_tasks``: collect tasks that discovery wants, or 0.
-    """
+    """A flow as the planner sees it. With an ``unreadable`` record the flow is set aside: its tasks
+    stay unchanged. ``place``: None when its current revision does not parse (``problem``).
+    ``weights``: weights of partitions that differ from the place's. ``epoch_floor``: for a flow
+    without a plan the highest epoch of its acks. ``by_batch``: tasks may decide batches before
+    writing. ``partitions``: the discovered ones. ``pins``, ``discovers``: either revision of a
+    rollout has sources on nodes, or partitions to discover. ``proposed_tasks``: the number that
+    discovery proposes, or 0."""
 
     name: str
     record: Flow
@@ -76,7 +74,7 @@ class FlowView:
 
     @cached_property
     def ending(self) -> tuple[str, ...]:
-        """Discovered partitions that are closed."""
+        """The discovered partitions that are closed."""
         return tuple(name for name, part in self.partitions.items() if part.end is not None)
 
     @cached_property
@@ -96,18 +94,18 @@ class FlowView:
         )
 
     def has_taken(self, task: PlannedTask) -> bool:
-        """Whether the task runs the revision that is rolled out."""
+        """Return whether the task runs the revision that is being rolled out."""
         return task.revision == self.record.revision
 
     @property
     def collect_place(self) -> CollectPlace:
-        """The placement of its collect tasks; the defaults while its revision is unreadable."""
+        """The placement of collect tasks; the defaults while the revision is unreadable."""
         return (self.place or Place()).collect
 
     def status_of(
         self, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]
     ) -> TaskStatus | None:
-        """The status of the task from its owner, under the same epoch."""
+        """Return the task's status as its owner reports it under the same epoch, or None."""
         owner = nodes.get(task.node or "")
         status = owner.status.tasks.get(f"{self.name}/{name}") if owner and owner.status else None
         return status if status is not None and status.epoch == task.epoch else None
@@ -117,7 +115,7 @@ class FlowView:
         return current if not self.rolling or task.revision == current else self.plan.revision
 
     def weight(self, partitions: tuple[str, ...]) -> Amounts:
-        """The cost of a task that reads these; without any it costs as with one."""
+        """Return the cost of a task that reads these partitions; without any, that of one."""
         if not self.weights:
             return self._weight_of(max(1, len(partitions)))
         total: dict[str, int] = {}
@@ -133,7 +131,7 @@ class FlowView:
         return set(map(self.weight, groups))
 
     def slots_beyond(self, unit: float) -> float:
-        """Slots of partitions with own weights beyond ``unit`` for each."""
+        """Return the slots that partitions with weights of their own need beyond ``unit`` each."""
         return sum(own.get("slots", unit) - unit for own in self.weights.values())
 
     def _weight_of(self, count: int) -> Amounts:
@@ -151,28 +149,28 @@ class FlowView:
 
 @dataclass(frozen=True)
 class IntentView:
-    """A task's last decision; ``record`` is None when unreadable."""
+    """A task's last decided batch; ``record`` is None when unreadable."""
 
     record: Intent | None
     version: Expected
 
     @property
     def open(self) -> bool:
-        """Whether a decided batch may be unacked."""
+        """Whether the decided batch may be unacked."""
         return self.record is None or bool(self.record.ranges)
 
 
 UNDECIDED = IntentView(
     Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={}), ABSENT
 )
-"""The intent of a task that never decided anything."""
+"""The intent of a task that has never decided a batch."""
 
 
 @dataclass(frozen=True)
 class NodeView:
     """A registered node; unreadable parts are empty. ``down``: not live for the grace period.
-    ``mark_due``: its record's ``down_since`` is outdated. ``gone``: not counted as missing any
-    more; ``expired``: may be forgotten. ``status_version`` changes with each report."""
+    ``mark_due``: its record's ``down_since`` is outdated. ``gone``: no longer counted as missing;
+    ``expired``: may be forgotten. ``status_version`` changes with each report."""
 
     name: str
     record: Node
@@ -190,23 +188,23 @@ class NodeView:
 
     @property
     def spark_cores(self) -> int:
-        """Cores of a Spark cluster that the node takes, or 0."""
+        """The cores of a Spark cluster that the node uses, or 0."""
         settings = self.assignment.spark
         cores, master = settings.get("cores", ""), settings.get("master", "local")
         return int(cores) if cores.isdigit() and not master.startswith("local") else 0
 
     @property
     def set_aside(self) -> bool:
-        """Whether its record or assignment is unreadable: while live it keeps its tasks."""
+        """Whether its record or assignment is unreadable; it then keeps its tasks while live."""
         return any(error.path.row is not paths.status for error in self.unreadable)
 
     @property
     def status_unreadable(self) -> bool:
-        """Whether its status is unreadable: it may run anything."""
+        """Whether its status is unreadable; it may then run any task."""
         return any(error.path.row is paths.status for error in self.unreadable)
 
     def eligible(self, role: str, labels: Mapping[str, str]) -> bool:
-        """Whether work of this role may be placed here, live or not."""
+        """Return whether tasks of this role may be placed on the node, live or not."""
         return (
             not self.set_aside
             and not self.expired
@@ -216,7 +214,7 @@ class NodeView:
         )
 
     def has_released(self, flow: str, task: str) -> bool:
-        """Whether the node has seen the order to drain the task and does not run it any more."""
+        """Return whether the node knows that the task is draining and no longer runs it."""
         if self.status is None or not isinstance(self.assignment_version, Version):
             return False
         ordered = any(
@@ -229,18 +227,16 @@ class NodeView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The cluster at one moment.
-
-    ``drained``: closed, fully acked partitions, a journal by name, others as ``flow/partition``.
-    ``committing``: ending flows with unfinished sink commits. ``intents``: flow -> task -> intent,
-    as requested. ``mine``: flows that this master plans. Tasks (``flow/task``): ``overdue`` drain
-    too long, ``settled`` ran their revision for the settling time, ``slow`` starts are not waited
-    for. ``stalled``: flows whose rollout makes no progress. ``leads``: this master decides for the
-    whole cluster. ``now`` is for records only. ``unreadable``: records set aside. Without the
-    cluster's record maintenance holds and ``cluster_known`` is False. ``silent_masters`` live and
-    plan nothing. ``moves``: version of ``/moves``, no newer than any plan; without it
-    ``throttled_moves`` is False and none begin.
-    """
+    """The cluster at one moment. ``drained``: closed, fully acked partitions: a journal by its
+    name, others as ``flow/partition``. ``committing``: ending flows with unfinished sink commits.
+    ``intents``: by flow and task, of the flows requested with ``Reader.note``. ``mine``: flows that
+    this master plans. Tasks (``flow/task``): ``overdue`` ones drain too long, ``settled`` ones ran
+    their revision for the settling time, and recovery does not wait for ``slow`` ones to start.
+    ``stalled``: flows whose rollout makes no progress. ``leads``: this master decides for the whole
+    cluster. ``now`` is for records only. ``unreadable``: records set aside. While the cluster's
+    settings are unreadable, maintenance mode is on and ``cluster_known`` is False.
+    ``silent_masters`` are live and plan nothing. ``moves``: version of ``/moves``, no newer than
+    any plan; without it ``throttled_moves`` is False and no throttled move begins."""
 
     flows: Mapping[str, FlowView]
     nodes: Mapping[str, NodeView]
@@ -272,7 +268,7 @@ class Snapshot:
         return frozenset(name for name, flow in self.flows.items() if not flow.set_aside)
 
     def starting(self) -> list[tuple[str, PlannedTask]]:
-        """Collect tasks (``flow/task``) assigned to live nodes that do not run them yet."""
+        """Return the collect tasks (``flow/task``) of live nodes that do not run them yet."""
         return [
             (f"{flow.name}/{name}", task)
             for flow in self.flows.values()
@@ -292,7 +288,7 @@ class Snapshot:
         return [*own, *view.partitions] if view and view.partitions else own
 
     def is_open(self, flow: str, partition: str) -> bool:
-        """Whether the partition belongs to the flow and is not drained."""
+        """Return whether the partition belongs to the flow and is not drained."""
         journal = self.journals.get(partition)
         if journal is not None:
             return journal.flow == flow and partition not in self.drained
@@ -304,8 +300,8 @@ class Snapshot:
         )
 
     def has_undelivered(self, flow: str) -> bool:
-        """Whether accepted events in the flow's journals are undelivered; other inputs do not
-        count. An isolated part reads an ending flow's journals to their end."""
+        """Return whether the flow's journals have undelivered events; other inputs do not count. An
+        isolated part reads the journals of an ending flow to their end."""
         own = self._journals_by_flow.get(flow, ())
         if any(name not in self.drained for name in own):
             return True

@@ -1,5 +1,5 @@
-"""A flow's planned tasks: in the plan's own znode while few, else in buckets below it. A change of
-a bucket writes the plan's own znode in the same transaction, at the version that was read."""
+"""A flow's planned tasks: in the plan's main znode while few, else in buckets below it. Each change
+of a bucket writes the main znode in the same transaction, at the version that was read."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ BUCKETS = 256
 
 Bucket = Mapping[str, PlannedTask]
 Change = tuple[str, PlannedTask | None, PlannedTask | None]
-"""Name, before, after; None for an absent task."""
+"""Name of a task, and the task before and after; None when absent."""
 
 
 def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> PlannedTask:
-    """The draining task; its mark is ``epoch`` if it begins to drain now."""
+    """Return the task in the draining state; its mark is ``epoch`` if it begins to drain now."""
     mark = task.mark if task.state == "draining" else epoch
     return replace(task, state="draining", target=target, mark=mark, why=why)
 
 
 class Tasks(Mapping[str, PlannedTask]):
-    """Immutable; copies share unchanged buckets, so that differences are found quickly."""
+    """Immutable tasks by name; copies share unchanged buckets, so that comparing them is fast."""
 
     __slots__ = ("buckets",)
 
@@ -49,14 +49,14 @@ class Tasks(Mapping[str, PlannedTask]):
 
     @classmethod
     def of(cls, tasks: Mapping[str, PlannedTask]) -> Tasks:
-        """The tasks in as many buckets as they need."""
+        """Return the tasks in as many buckets as they need."""
         return tasks if isinstance(tasks, Tasks) else cls((dict(tasks),)).changed({})
 
     def __getitem__(self, name: str) -> PlannedTask:
         return self._bucket(name)[name]
 
     def find(self, name: str) -> PlannedTask | None:
-        """As ``get``, which the base class makes slow."""
+        """Return the task or None; faster than the base class's ``get``."""
         return self._bucket(name).get(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -79,7 +79,7 @@ class Tasks(Mapping[str, PlannedTask]):
         return dict(chain.from_iterable(bucket.items() for bucket in self.buckets)).values()
 
     def changed(self, changes: Mapping[str, PlannedTask | None]) -> Tasks:
-        """A copy with these tasks set, or removed where None."""
+        """Return a copy with these tasks set; None removes a task."""
         buckets = list(self.buckets)
         if len(buckets) == 1 and not _is_small(buckets[0], changes):
             buckets = _spread(buckets[0])
@@ -117,7 +117,7 @@ def bucket_of(name: str) -> int:
 
 
 def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
-    """The whole plan with the version of its own znode, or None."""
+    """Return the plan with all buckets and the version of its main znode; None when absent."""
     (plan,) = _whole(store, [flow])
     return readable(plan)
 
@@ -129,7 +129,7 @@ def read_plans(store: Source, flows: Iterable[str]) -> dict[str, Versioned[Plan]
 
 
 def _whole(store: Source, flows: Sequence[str]) -> list[Found[Plan]]:
-    """A plan is unreadable when any of its buckets is."""
+    """Return the plans with their buckets; one unreadable bucket makes its plan unreadable."""
     plans = store.read_each([paths.plan(name) for name in flows])
     bucket_paths = [
         paths.plan_bucket(name, str(number))
@@ -157,7 +157,7 @@ def _with_buckets(plan: Versioned[Plan], buckets: Sequence[Found[Plan]]) -> Foun
 
 
 def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[Write]:
-    """Writes that replace the plan with the tasks ``before``, read at ``expect``."""
+    """Return the writes that replace the plan with the tasks ``before``, read at ``expect``."""
     after = Tasks.of(plan.tasks)
     if len(after.buckets) == 1:
         return [Put(paths.plan(flow), replace(plan, tasks=dict(after), buckets=0), expect)]
@@ -171,7 +171,7 @@ def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[
 
 
 def next_version(expect: Expected) -> Version:
-    """A znode starts at version 0, and each write raises it by one."""
+    """Return the version after a write: a znode starts at 0, and each write adds one."""
     return Version(expect.number + 1 if isinstance(expect, Version) else 0)
 
 

@@ -1,4 +1,4 @@
-"""Durations of facts: turns time into facts for the planner. A process counts only its own
+"""Measures how long facts hold, so that the planner needs no clock. A process counts only its own
 observations, on a monotonic clock. A fact that held before and after a lost connection or failed
 read held in between, unless its witness (a record) changed. Masters record longer absences of nodes
 by a wall clock, which decides about missing or forgotten nodes, never about ownership."""
@@ -16,7 +16,7 @@ PAUSE_SECONDS = 1.0
 PAUSE_MOST_SECONDS = 300.0
 QUIET_PAUSES = 10
 MARK_SECONDS = 300.0
-"""A node that is down for less, as for a restart, costs no write."""
+"""A node that is down for less time, as during a restart, is not recorded as down."""
 
 
 class _Timer(NamedTuple):
@@ -26,7 +26,7 @@ class _Timer(NamedTuple):
 
 class Timers:
     """Times how long facts hold, by snapshot. A snapshot is read between ``begin`` and ``end``; a
-    failed one has no ``end``. ``soonest``: seconds until the next requested fact comes true."""
+    failed one has no ``end``. ``soonest``: seconds until the next requested fact becomes true."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -40,18 +40,18 @@ class Timers:
         self.soonest = None
 
     def miss_changes(self) -> None:
-        """Changes since the last complete snapshot may have been missed."""
+        """Note that changes since the last complete snapshot may have been missed."""
         self._missed_changes = True
 
     def end(self) -> None:
-        """Completes the snapshot; forgets facts that it did not ask for."""
+        """Complete the snapshot; forget facts that it did not request."""
         self._before, self._missed_changes = self._current, False
 
     def lasting(
         self, fact: str, keys: Collection[str] | Mapping[str, object], seconds: float
     ) -> frozenset[str]:
-        """The ``keys`` that have lasted for ``seconds``; called once a snapshot with all keys.
-        A mapping gives each key's witness: another one after missed changes restarts the key."""
+        """Return the ``keys`` that have held for ``seconds``; called once a snapshot with all keys.
+        A mapping has each key's witness: if it differs after missed changes, the key restarts."""
         now = self._clock()
         before = self._before.get(fact, {})
         witnesses = keys if isinstance(keys, Mapping) else dict.fromkeys(keys)
@@ -67,13 +67,13 @@ class Timers:
         return frozenset(key for key, rest in left.items() if rest <= 0)
 
     def wake_in(self, seconds: float) -> None:
-        """Requests the next snapshot in at most so many seconds."""
+        """Request the next snapshot within this time."""
         if self.soonest is None or seconds < self.soonest:
             self.soonest = seconds
 
 
 class Pauses:
-    """Pauses between rounds of moves: doubled up to five minutes, and reset after quiet."""
+    """Pauses between rounds of moves, doubled up to five minutes, and reset after a quiet time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -82,7 +82,7 @@ class Pauses:
         self._ended = float("-inf")
 
     def left(self, moving: bool) -> float:
-        """Seconds until a round may begin; 0 while one is under way. Called for each snapshot."""
+        """Return the seconds until a round may begin; 0 in a round. Called for each snapshot."""
         now = self._clock()
         if moving and not self._moving:
             quiet = now - self._ended > QUIET_PAUSES * self._pause
@@ -95,13 +95,13 @@ class Pauses:
 
 
 class NodeStates:
-    """Called once for each snapshot."""
+    """Marks which nodes are down; called once for each snapshot."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
-        """Marks nodes that are down, by duration; the same mapping when nothing changed."""
+        """Return the nodes with their states while down; ``nodes`` itself when nothing changed."""
         disconnected = {name: node.status_version for name, node in nodes.items() if not node.live}
         down = self._timers.lasting("disconnected", disconnected, cluster.grace_seconds)
         new = {name: at for name, at in disconnected.items() if not nodes[name].record.down_since}
@@ -123,7 +123,7 @@ class NodeStates:
         return {**nodes, **changed} if changed else nodes
 
     def _is_past(self, node: NodeView, now: float, limit_seconds: float) -> bool:
-        """Whether the node is down for longer than the limit; 0 is no limit."""
+        """Return whether the node is down for longer than the limit; 0 means no limit."""
         since = node.record.down_since
         if node.live or not since or not limit_seconds:
             return False
@@ -134,7 +134,7 @@ class NodeStates:
 
 
 class Rollouts:
-    """Called once for each snapshot."""
+    """Measures the progress of rollouts; called once for each snapshot."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -142,7 +142,7 @@ class Rollouts:
     def settled(
         self, flows: Mapping[str, FlowView], nodes: Mapping[str, NodeView]
     ) -> frozenset[str]:
-        """Tasks (``flow/task``) that ran the revision for the settling time."""
+        """Return the tasks (``flow/task``) that ran the new revision for the settling time."""
         settled: set[str] = set()
         for flow in flows.values():
             if not flow.rolling or flow.rollout is None:
@@ -158,7 +158,7 @@ class Rollouts:
         return frozenset(settled)
 
     def stalled(self, snapshot: Snapshot) -> frozenset[str]:
-        """Flows in which no task takes, starts or proves the revision."""
+        """Return the flows in which no further task gets, starts or proves the new revision."""
         stalled = set()
         for flow in snapshot.flows.values():
             if not flow.rolling or flow.rollout is None or not _is_waited_for(flow, snapshot):

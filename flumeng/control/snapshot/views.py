@@ -28,23 +28,23 @@ from zkschema.records import (
 
 
 class Views:
-    """Flow texts never change: they are read from ``store`` once."""
+    """Builds views. Texts of revisions never change: they are read from ``store`` only once."""
 
     def __init__(self, store: ReadableStore, mirror: Mirror) -> None:
         self._store = store
         self._mirror = mirror
         self._specs: dict[str, dict[tuple[int, int], tuple[FlowSpec | None, str]]] = {}
         self._by_batch: set[str] = set()
-        """Flows with a revision that decides batches, or with such a decision."""
+        """Flows with a revision whose tasks decide batches, or with a decided batch."""
 
     def restart(self, flows: Collection[str]) -> None:
-        """``flows``: all existing flows."""
+        """Start again with ``flows``, which are all existing flows."""
         decided = self._store.children_many([paths.intents(name) for name in flows])
         self._by_batch = {name for name, tasks in zip(flows, decided, strict=True) if tasks}
         self._specs = {name: self._specs[name] for name in flows if name in self._specs}
 
     def cluster(self) -> Cluster:
-        """While the settings are unreadable, nothing may move."""
+        """Return the settings; while they are unreadable, maintenance mode stops all moves."""
         record = self._mirror.get(paths.cluster())
         if isinstance(record, Unreadable):
             return Cluster(maintenance=Maintenance(who="flumeng", why=str(record), since=0.0))
@@ -132,7 +132,7 @@ class Views:
         )
 
     def _highest_epoch(self, flow: str, of_discovery: int, names: Iterable[str]) -> int:
-        """For a flow without a plan: acks and its discovery record refuse lower epochs."""
+        """Return the highest epoch of acks and discovery, for a flow without a plan."""
         cursors = self._store.children(paths.acks(flow))
         acked = self._store.children_many([paths.cursor(flow, cursor) for cursor in cursors])
         acks = [
@@ -169,8 +169,8 @@ class Views:
         revision: int,
         parsed: Mapping[tuple[int, int], tuple[FlowSpec | None, str]],
     ) -> tuple[FlowSpec | None, str]:
-        """The parsed revision, or why it is unreadable. Cached by creation too: a recreated flow
-        has another revision 1."""
+        """Return the parsed revision, or why it is unreadable. The cache key includes the flow's
+        creation, since a recreated flow has another revision 1."""
         key = (created, revision)
         kept = self._specs.setdefault(flow, {})
         if key in parsed:
@@ -189,5 +189,5 @@ class Views:
 
 
 def lacks_a_text(flow: FlowView) -> bool:
-    """Whether a revision could not be read; no watch reports those."""
+    """Return whether a revision of the flow could not be read; no watch reports these."""
     return bool(flow.problem) or any(error.path.row is paths.revision for error in flow.unreadable)

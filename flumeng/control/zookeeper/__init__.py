@@ -1,7 +1,7 @@
-"""The ZooKeeper adapter, alone in knowing kazoo: typed reads and compare-and-set writes. A write
-expects a ``Version``, ``ABSENT`` or ``ANY``, and else raises ConflictError. A watch only triggers
-another read. No call blocks past its time limit, and without a connection each raises
-UnavailableError at once. The outcome of a write that raised it is unknown."""
+"""The ZooKeeper adapter, the only part that knows kazoo: typed reads and compare-and-set writes. A
+write expects a ``Version``, ``ABSENT`` or ``ANY``, and raises ConflictError otherwise. A watch only
+triggers another read. No call blocks past its time limit. Without a connection each call raises
+UnavailableError at once. The outcome of a write that raised UnavailableError is unknown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WIRE_LIMIT_BYTES = 512 * 1024
 
 @dataclass(frozen=True)
 class Version:
-    """A znode's data version. Never a bare int, since 0 is a version."""
+    """A znode's data version; not an int, since 0 is a valid version."""
 
     number: int
 
@@ -50,9 +50,9 @@ Expected = Version | Expect
 
 @dataclass(frozen=True)
 class Versioned(Generic[R_co]):
-    """``session`` owns an ephemeral znode, else 0. ``created``: the creating transaction.
-    ``written``: since the epoch by ZooKeeper's clock, only for display and validity of
-    certificates."""
+    """A record with its znode's metadata. ``session``: the owner of an ephemeral znode, else 0.
+    ``created``: the creating transaction. ``written``: since the epoch by ZooKeeper's clock, only
+    for display and the validity of certificates."""
 
     value: R_co
     version: Version
@@ -63,8 +63,8 @@ class Versioned(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An undecodable or forbidden znode. ``newer``: by a newer flumeng; ``hidden``: forbidden.
-    Readers of many records set it aside and go on."""
+    """An undecodable or forbidden znode. ``newer``: written by a newer flumeng; ``hidden``:
+    forbidden. Readers of many records skip it and continue."""
 
     path: Path
     why: str
@@ -85,12 +85,12 @@ class Unreadable:
 
 
 Found = Versioned[R] | Unreadable | None
-"""A record, unreadable data, or no znode."""
+"""A record, an unreadable record, or None when there is no znode."""
 
 
 @dataclass(frozen=True)
 class Put:
-    """Create (ABSENT) or overwrite (a version or ANY); ``value`` None is a folder."""
+    """Create a znode (ABSENT) or overwrite one (a version or ANY); ``value`` None is a folder."""
 
     path: Path
     value: Record | None
@@ -107,7 +107,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Check:
-    """Fail the commit unless the znode has this version."""
+    """Refuse the transaction unless the znode has this version."""
 
     path: Path
     version: Version
@@ -115,7 +115,7 @@ class Check:
 
 Write = Put | Remove | Check
 Refused = ConflictError | UserError | ForbiddenError | None
-"""Why a transaction was not carried out; None when it was."""
+"""Why a transaction was refused; None when it was committed."""
 
 
 class ReadableStore(Protocol):
@@ -123,34 +123,34 @@ class ReadableStore(Protocol):
 
     @property
     def scale(self) -> Scale:
-        """Sizes of transactions in this store; see ``transaction``."""
+        """How large transactions are in this store; see ``transaction``."""
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
-        """Raises CorruptError, UserError (a newer flumeng's record), UnavailableError."""
+        """Read a record. Raises CorruptError, UserError (a newer flumeng's), UnavailableError."""
 
     def read_many(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """As ``read``, for many paths with one wait; one unreadable record fails all."""
+        """Read many records as ``read`` does, with one wait; one unreadable record fails all."""
 
     def read_each(self, znodes: Sequence[ZPath[R]]) -> list[Found[R]]:
-        """As ``read_many``, with ``Unreadable`` for such records. Raises UnavailableError only."""
+        """Read many records; unreadable ones are ``Unreadable``. Raises UnavailableError only."""
 
     def children(self, path: Path) -> list[str]:
-        """Sorted names below ``path`` that the table can have; empty when absent."""
+        """Return the sorted valid names below ``path``; empty when the znode is absent."""
 
     def children_many(self, folders: Sequence[Path]) -> list[list[str]]:
-        """As ``children``, for many paths with one wait."""
+        """List many folders as ``children`` does, with one wait."""
 
     def exists(self, path: Path) -> bool:
-        """Whether the znode exists, also with unreadable data."""
+        """Return whether the znode exists, even with unreadable data."""
 
 
 class Store(ReadableStore, Protocol):
-    """One session. The table of znodes determines which are ephemeral."""
+    """One ZooKeeper session. The table of znodes determines which znodes are ephemeral."""
 
     @property
     def connected(self) -> bool:
-        """Whether the session certainly lives: connected, and answered within two thirds of its
-        timeout. Owned work begins nothing while it is False."""
+        """Whether the session is certainly alive: connected, and answered within two thirds of its
+        timeout. Work that needs the session must not begin while this is False."""
 
     @property
     def session(self) -> int:
@@ -159,55 +159,55 @@ class Store(ReadableStore, Protocol):
     def look(
         self, znodes: Sequence[ZPath[R]], folders: Sequence[Path]
     ) -> tuple[list[Found[R]], list[list[str]]]:
-        """As ``read_each`` and ``children_many``, with one wait for both."""
+        """Read records as ``read_each`` and list folders as ``children_many``, with one wait."""
 
     def make_root(self) -> None:
         """Create the chroot and its parents."""
 
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
-        """One Put; returns the new version. Raises ConflictError, UnavailableError."""
+        """Commit one Put; return the new version. Raises ConflictError, UnavailableError."""
 
     def remove(self, path: Path, expect: Expected) -> None:
-        """One Remove. Raises ConflictError, UnavailableError."""
+        """Commit one Remove. Raises ConflictError, UnavailableError."""
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
-        """One transaction; returns each Put's new version. Raises ConflictError naming the first
-        failed path, TooLargeError before sending, UnavailableError."""
+        """Commit one transaction; return each Put's new version. Raises ConflictError naming the
+        first failed path, TooLargeError before sending, UnavailableError."""
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
-        """Independent transactions in order, with one wait; returns each one's error or None.
+        """Commit independent transactions in order, with one wait; return each one's error or None.
         Raises UnavailableError as soon as one is not answered."""
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
-        """Calls ``notify(path)`` after changes at or below ``path``, and with ``path`` itself after
-        each reconnect. ``notify`` may only enqueue: it runs on the store's thread."""
+        """Call ``notify(path)`` after changes at or below ``path``, and with ``path`` itself after
+        each reconnect. ``notify`` must only enqueue: it runs on the store's thread."""
 
     def on_session(self, notify: Callable[[bool], None]) -> None:
-        """Calls ``notify(connected)`` when the connection changes; same rule as ``watch``."""
+        """Call ``notify(connected)`` on a change; as in ``watch`` it may only enqueue."""
 
     def dump(self) -> Mapping[str, bytes]:
-        """Every readable znode below the chroot: path -> raw data."""
+        """Return the raw data of every readable znode below the chroot by path."""
 
     def close(self) -> None:
         """End the session; ZooKeeper deletes its ephemeral znodes."""
 
 
 AccessList = tuple[tuple[str, str], ...]
-"""``SCHEME:ID`` and its permissions, letters of ``zkschema.access.PERMISSIONS``; sorted."""
+"""Sorted pairs of ``SCHEME:ID`` and permissions (letters of ``zkschema.access.PERMISSIONS``)."""
 
 
 @runtime_checkable
 class AccessStore(Store, Protocol):
-    """A store that gives each znode it creates the access list of its path."""
+    """A store that gives each znode that it creates the access list of its path."""
 
     def znodes(self) -> list[str]:
-        """Every path below the chroot. Raises UnavailableError."""
+        """Return every path below the chroot. Raises UnavailableError."""
 
     def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
-        """The list of each, None for absent ones, with few waits."""
+        """Return the access lists of these znodes, None for absent ones, with few waits."""
 
     def set_access_lists(self, lists: Mapping[str, AccessList]) -> int:
-        """Returns the number of existing znodes. Raises ForbiddenError, UnavailableError."""
+        """Set the lists; return how many znodes exist. Raises ForbiddenError, UnavailableError."""
 
 
 def decoded(
@@ -229,19 +229,19 @@ def decoded(
 
 
 def readable(record: Found[R]) -> Versioned[R] | None:
-    """Raises CorruptError or UserError for an unreadable record."""
+    """Return the record. Raises CorruptError or UserError for an unreadable one."""
     if isinstance(record, Unreadable):
         raise record.error
     return record
 
 
 def possible(names: Iterable[str]) -> list[str]:
-    """The names that a path of the table can have, sorted."""
+    """Return the valid znode names among ``names``, sorted."""
     return sorted(name for name in names if NAME.fullmatch(name))
 
 
 def data_of(path: Path, value: Record | None) -> bytes:
-    """The bytes to send. Raises UserError above the size limit of the path's row."""
+    """Return the bytes to send. Raises UserError above the size limit of this kind of znode."""
     if value is None:
         assert path.row.record is None, f"{path} holds a record"
         return b""

@@ -23,7 +23,7 @@ OTHER_CREDENTIAL = f"{REFUSED}: the ACL requires another credential"
 
 
 def refusal(member: str, secured: Secured | None) -> str:
-    """Why ZooKeeper refuses a change of ``member``, and the remedy."""
+    """Return why ZooKeeper refuses a change by ``member``, and the remedy."""
     if secured is None or not member:
         return OTHER_CREDENTIAL
     role = member.partition(":")[0]
@@ -51,12 +51,12 @@ def _may(role: str) -> str:
 
 
 def expected(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:
-    """The list of the znode at ``path``; see ``access.acl``."""
+    """Return the access list that the znode at ``path`` should have; see ``access.acl``."""
     return _named(access.acl(path, secured, journal), secured)
 
 
 def identity(group: str, secret: str) -> str:
-    """The identity of a group's secret in ZooKeeper's ``digest`` scheme."""
+    """Return the identity of a group's secret in ZooKeeper's ``digest`` scheme."""
     digest = hashlib.sha1(credential(group, secret).encode(), usedforsecurity=False).digest()
     return f"{group}:{base64.b64encode(digest).decode()}"
 
@@ -66,7 +66,7 @@ def credential(group: str, secret: str) -> str:
 
 
 def same(actual: AccessList, expected: AccessList) -> bool:
-    """Compares lists; ZooKeeper hides digests from all but administrators."""
+    """Compare access lists; ZooKeeper hides digests from all but administrators."""
     if actual == expected:
         return True
     hidden = tuple(sorted((_hidden(who), may) for who, may in expected))

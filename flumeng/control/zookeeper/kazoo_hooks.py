@@ -1,6 +1,5 @@
-"""Checks for the private parts of kazoo that this package replaces. kazoo has no public hook for a
-lease clock, persistent watches and multi-reads, and another version could rename these parts
-silently."""
+"""Checks the private parts of kazoo that this package replaces, which another version could
+silently rename. kazoo has no public hook for a lease clock, persistent watches and multi-reads."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ OF_HANDLER = ("select", "create_connection", "async_result", "spawn")
 
 
 def require(client: KazooClient) -> None:
-    """Raises UserError for an incompatible kazoo."""
+    """Raises UserError when the private parts of the installed kazoo differ."""
     connection = getattr(client, "_connection", None)
     missing = [
         f"{type(owner).__name__}.{name}({', '.join(parameters)})"

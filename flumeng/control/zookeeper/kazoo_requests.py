@@ -1,6 +1,6 @@
 """Requests of ZooKeeper 3.6 that kazoo lacks: multi-reads, and persistent recursive watches. Opcode
-22 is a ``MultiHeader`` of reads that fail independently; opcode 106 an ``AddWatchRequest``. The
-server forgets watches with the connection."""
+22 is a ``MultiHeader`` of reads that fail independently, opcode 106 an ``AddWatchRequest``. The
+server drops watches when the connection ends."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import ZnodeStat
 
 Answer: TypeAlias = tuple[bytes, ZnodeStat] | list[str] | KazooException
-"""Data, names in a folder, or an error."""
+"""The data of a znode, the names in a folder, or an error."""
 PERSISTENT_RECURSIVE = 1
 END = multiheader_struct.pack(-1, True, -1)
 
 
 class MultiRead(NamedTuple):
-    """In the shape that kazoo's connection expects."""
+    """A multi-read request, in the form that kazoo's connection expects."""
 
     paths: tuple[str, ...]
     folders: tuple[str, ...]
@@ -68,7 +68,7 @@ class MultiRead(NamedTuple):
 
 
 def read_async(client: KazooClient, paths: Sequence[str], folders: Sequence[str] = ()) -> Any:
-    """An async result of one ``Answer`` for each path, then for each folder."""
+    """Send a multi-read; return an async result with an ``Answer`` per path, then per folder."""
     result = client.handler.async_result()
     client._call(MultiRead(_whole(client, paths), _whole(client, folders)), result)
     return result
@@ -89,7 +89,7 @@ def _names(buffer: bytes, offset: int) -> tuple[list[str], int]:
 
 
 class AddWatch(NamedTuple):
-    """In the shape that kazoo's connection expects."""
+    """A request for a watch, in the form that kazoo's connection expects."""
 
     path: str
     mode: int = PERSISTENT_RECURSIVE
@@ -104,7 +104,7 @@ class AddWatch(NamedTuple):
 
 
 def hear_events(client: KazooClient, enqueue: Callable[[str], None]) -> None:
-    """Calls ``heard(path)`` for every watch event on kazoo's thread: it may only enqueue."""
+    """Call ``enqueue(path)`` for every watch event, on kazoo's thread: it must only enqueue."""
     connection = client._connection
     original = connection._read_watch_event
 
@@ -117,7 +117,7 @@ def hear_events(client: KazooClient, enqueue: Callable[[str], None]) -> None:
 
 
 def watch_async(client: KazooClient, path: str) -> Any:
-    """Asks the server to watch ``path`` and everything below; returns kazoo's async result."""
+    """Watch ``path`` and everything below it; return kazoo's async result."""
     result = client.handler.async_result()
     full = os.path.normpath(client.chroot + path) if client.chroot else path
     client._call(AddWatch(full), result)

@@ -1,14 +1,12 @@
-"""The store on a real ZooKeeper, and workarounds for kazoo's traps.
+"""The store on a real ZooKeeper, with workarounds for kazoo's traps, as *kazoo: this store*.
 
 - Watches are dropped at a disconnect: they are added again, and all watchers notified.
-- Recursive watches and multi-reads are missing: see ``kazoo_requests``. Servers before 3.6 are
-  refused.
-- The back-off between reconnects grows to an hour: ours ends at one second.
-- Commands are retried even over a session's expiry: ours never.
-- Calls are queued while disconnected, and ``get()`` has no time limit: ours fail at once, and every
-  wait has a limit.
-- A session has no clock: see ``lease``. ``commit`` returns exceptions as values: ours raises.
-- It does not survive ``fork``: a call in another process is an error.
+- No recursive watches or multi-reads: see ``kazoo_requests``. Servers before 3.6 are refused.
+- The back-off between reconnects grows to an hour: here to one second.
+- Commands are retried even after a session's expiry: here never.
+- Calls queue while disconnected, ``get()`` has no limit: here they fail at once, waits are limited.
+- A session has no clock: see ``lease``. ``commit`` returns exceptions as values: here it raises.
+- A client does not survive ``fork``: a call in another process is an error.
 """
 
 from __future__ import annotations
@@ -119,10 +117,9 @@ def connect(
 
 
 class ZooKeeperStore:
-    """``_shown``: group secrets sent on every connection. ``_expelled``: the last member list
-    lacked this process; it gets no notice of changes, so it asks before it creates anything.
-    ``too_old``: a server was refused. ``_connection``: counter that ties restored watches to a
-    connection."""
+    """The store. ``_shown``: group secrets sent on every connection. ``_expelled``: the last member
+    list lacked this process; it gets no notice of changes, so it rereads the list before it writes.
+    ``too_old``: a server was refused. ``_connection``: number that ties watches to a connection."""
 
     def __init__(
         self,
@@ -179,7 +176,7 @@ class ZooKeeperStore:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, and the remedy; or ""."""
+        """Why there is no connection, with the remedy; empty when there is one."""
         if self._ready.is_set():
             return ""
         if self._client.connected and not self._lease.granted_seconds:
@@ -210,7 +207,7 @@ class ZooKeeperStore:
         return Scale(len(self._client.chroot.encode()), self._secured)
 
     def readings(self) -> Iterator[Reading]:
-        """Metrics of the connection. Thread-safe."""
+        """Yield the metrics of the connection. Thread-safe."""
         return self._traffic.readings(lambda: self.connected)
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
@@ -244,8 +241,8 @@ class ZooKeeperStore:
         return records, [possible(names or []) for names in answers]
 
     def _read_together(self, znodes: Sequence[Path], data: int) -> Iterator[Any]:
-        """Answers in order: data of the first ``data``, then children. None for an absent znode, a
-        NoAuthError for unreadable data."""
+        """Yield answers in order: the data of the first ``data`` znodes, then children of the
+        others. None for an absent znode, a NoAuthError for forbidden data."""
         names = [str(path) for path in znodes]
         calls = (
             kazoo_requests.read_async(
@@ -273,7 +270,7 @@ class ZooKeeperStore:
             self._make(self._client.chroot)
 
     def _make(self, path: str) -> None:
-        """A znode and its parents from the server's root, which kazoo does not see."""
+        """Create a znode and its parents above the chroot, where kazoo's own calls do not reach."""
         made = self._client.handler.async_result()
         self._client._call(Create(path, b"", OPEN_ACL_UNSAFE, 0), made)
         try:
@@ -415,7 +412,7 @@ class ZooKeeperStore:
         return access_lists.refusal(self._member, self._secured)
 
     def _learn_access(self) -> bool:
-        """Reads the access lists for znodes created from now on; returns whether it could."""
+        """Read the access lists for znodes created from now on; return whether that succeeded."""
         if not self._tls:
             return True
         named = self._member.partition(":")[0] in NAMED
@@ -443,7 +440,7 @@ class ZooKeeperStore:
         return True
 
     def _join_groups(self) -> bool:
-        """Sends the secrets of this member's groups; returns whether it is admitted."""
+        """Send the secrets of this member's groups; return whether it is admitted."""
         answer = _if_there(self._client.get_async(str(paths.member(self._member))))
         if answer is None:
             return False
@@ -486,7 +483,7 @@ class ZooKeeperStore:
             raise UnavailableError("ZooKeeper does not answer: the session may be over")
 
     def _on_state(self, state: str) -> None:
-        """Runs on kazoo's connection thread: must not call ZooKeeper and wait."""
+        """Handle a change of the connection, on kazoo's thread: must not wait for ZooKeeper."""
         with self._changing:
             self._connection += 1
             self._ready.clear()
@@ -501,7 +498,7 @@ class ZooKeeperStore:
             listener(False)
 
     def _restore(self, connection: int) -> None:
-        """Runs after each (re)connect: adds the watches and notifies all watchers."""
+        """Add the watches again after each (re)connect, and notify all watchers."""
         while self._connection == connection:
             watched = [path for path, _ in self._watches]
             if not (self._is_new_enough() and self._add_watches(watched) and self._learn_access()):
@@ -542,7 +539,7 @@ class ZooKeeperStore:
         _wait(kazoo_requests.watch_async(self._client, path))
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
-        """Accepts calls once no watch was added meanwhile."""
+        """Accept calls, and return True, unless a watch was requested in between."""
         with self._changing:
             done = self._connection == connection and len(added) == len(self._watches)
             if done:
@@ -558,7 +555,7 @@ class ZooKeeperStore:
 
 
 def _wait(call: Any) -> Any:
-    """The result of an async kazoo call, within ``CALL_SECONDS`` and with our errors."""
+    """Return an async kazoo call's result within ``CALL_SECONDS``; raises this package's errors."""
     try:
         return call.get(timeout=CALL_SECONDS)
     except (*CONFLICTS, UnimplementedError):
@@ -568,7 +565,7 @@ def _wait(call: Any) -> Any:
 
 
 def _if_there(call: Any) -> Any:
-    """As ``_wait``; None when absent."""
+    """Return the result as ``_wait`` does; None when the znode is absent."""
     try:
         return _wait(call)
     except NoNodeError:
@@ -583,7 +580,7 @@ def _unavailable(error: Exception, path: str = "") -> UnavailableError:
 
 
 def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
-    """Calls in order, at most ``most`` unanswered at once."""
+    """Yield calls in order, with at most ``most`` of them unanswered at once."""
     made: deque[Any] = deque()
     for call in calls:
         made.append(call)
@@ -593,7 +590,7 @@ def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
 
 
 def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> list[Version]:
-    """Each Put's new version. ``refusal`` explains a forbidden write."""
+    """Return each Put's new version, or raise its error. ``refusal`` explains a forbidden write."""
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, CONFLICTS):
             raise ConflictError(_conflict(write, result)) from result
@@ -622,7 +619,7 @@ def _decode(path: ZPath[R], answer: Any) -> Found[R]:
 def _add(
     transaction: Any, write: Write, data: bytes, acl: Callable[[Path], list[Any] | None]
 ) -> None:
-    """``acl`` gives the list of a created znode, None an open one."""
+    """Add a write to a transaction. ``acl`` returns the list of a created znode, None if open."""
     if isinstance(write, Check):
         transaction.check(str(write.path), write.version.number)
         return

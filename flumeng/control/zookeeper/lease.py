@@ -1,13 +1,11 @@
-"""A lease clock: until when a session certainly lives.
-
-kazoo reports an expiry only once a server answers again, and under constant traffic never notices a
-silent server. So every request is timed here.
+"""A lease clock: until when a session certainly lives. kazoo reports an expiry only once a server
+answers again, and under constant traffic never notices a silent one. So each request is timed.
 
 1. The server keeps a session for its timeout after the last request it received. That is not before
    the moment at which the last *answered* request was sent. The time of reading a reply proves
    nothing: a stopped process finds old replies in its socket.
-2. Owned work stops two thirds of the timeout after that moment. kazoo sends at least one request
-   per third, so that a healthy session always has a third left.
+2. Work that needs the session stops two thirds of the timeout after that moment. kazoo sends at
+   least one request per third, so that a healthy session always has a third left.
 3. A connection without an answer for that long is dropped for another server.
 """
 
@@ -25,7 +23,7 @@ SHARE = 2 / 3
 
 
 class Lease:
-    """Written by the connection's thread, read by any; ``clock`` is monotonic."""
+    """A session's lease. The connection's thread writes it, any thread reads it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -36,12 +34,12 @@ class Lease:
 
     @property
     def granted_seconds(self) -> float:
-        """Length of the lease after its last proof; 0 before the session is granted."""
+        """Length of the lease from its last proof; 0 before the session is granted."""
         return self._seconds
 
     @property
     def left_seconds(self) -> float:
-        """Time left for owned work; not positive once it must have stopped."""
+        """Time left for work that needs the session; 0 or less once it must have stopped."""
         return self._proven_at + self._seconds - self._clock()
 
     def patience_seconds(self) -> float:
@@ -52,27 +50,27 @@ class Lease:
         return since + self._seconds - self._clock()
 
     def connecting(self) -> None:
-        """Called before a new connection sends its session request."""
+        """Called just before a new connection sends its session request."""
         self._sent = {None: self._clock()}
 
     def granted(self, timeout_seconds: float) -> None:
-        """Called when a server accepts the session; a timeout of 0 means that it is over."""
+        """Called when a server accepts the session; with a timeout of 0 the session is over."""
         self._seconds = timeout_seconds * SHARE
         self.answered(None)
 
     def sent(self, request: int) -> None:
-        """Of several requests with one number (pings) the oldest counts."""
+        """Called when a request is sent; of several with one number (pings) the oldest counts."""
         self._sent.setdefault(request, self._clock())
 
     def answered(self, request: int | None) -> None:
-        """Called when a reply (None: to the session request), or an event, was read; events prove
-        nothing."""
+        """Called when a reply (None: to the session request) or an event was read. An event does
+        not extend the lease."""
         self._heard_at = self._clock()
         self._proven_at = max(self._proven_at, self._sent.pop(request, self._proven_at))
 
 
 def observe(client: KazooClient, lease: Lease) -> None:
-    """Reports traffic of ``client`` to ``lease``; drops a silent connection."""
+    """Report the traffic of ``client`` to ``lease``, and drop a silent connection."""
     connection, handler = client._connection, client.handler
     invoke, submit, read_header, select = (
         connection._invoke,

@@ -1,6 +1,6 @@
 """Detects a ZooKeeper that lost history: recreated, or restored from an older backup. A server
 silently drops clients that saw later changes, and kazoo would retry for ever. When a leader or
-standalone server is behind the client, the session is ended."""
+standalone server lacks changes that the client saw, the session is ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DECIDES = re.compile(rb"^Mode: (standalone|leader)$", re.MULTILINE)
 
 
 def observe(client: KazooClient) -> None:
-    """Checks each server that drops ``client`` instead of accepting its session."""
+    """Check each server that drops ``client`` instead of accepting its session."""
     connection = client._connection
     invoke = connection._invoke
 
@@ -47,7 +47,7 @@ def observe(client: KazooClient) -> None:
 
 
 class _Server(NamedTuple):
-    """``name``: the host name in its certificate."""
+    """A server's address, and the host ``name`` in its certificate."""
 
     address: tuple[str, int]
     name: str
@@ -62,7 +62,7 @@ def _server(connection: socket.socket) -> _Server | None:
 
 
 def _has_lost(client: KazooClient, server: _Server) -> bool:
-    """Whether a leader or standalone server is behind the client."""
+    """Return whether a leader or standalone server lacks changes that the client has seen."""
     until = time.monotonic() + ASK_SECONDS
     try:
         asking: socket.socket = client.handler.create_connection(
@@ -80,7 +80,7 @@ def _has_lost(client: KazooClient, server: _Server) -> bool:
 
 
 def _received(asking: socket.socket, until: float) -> bytes:
-    """All that the server sends in time; raises OSError otherwise."""
+    """Return everything that the server sends in time; raises OSError otherwise."""
     answer = b""
     while True:
         asking.settimeout(max(0.001, until - time.monotonic()))

@@ -22,13 +22,12 @@ log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 1.0
 EXPIRED, WRONG_HOST, WRONG_ADDRESS = 10, 62, 64
-"""Verify codes of OpenSSL."""
+"""Codes of OpenSSL for failed verifications."""
 REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "ALERT_ACCESS_DENIED")
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: the last TLS error, or
-    ""."""
+    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: last TLS error or ""."""
 
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
@@ -42,7 +41,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         timeout: float | None = None,
         **_of_kazoo: Any,
     ) -> socket.socket:
-        """Raises OSError, as kazoo expects it."""
+        """Connect, with TLS if configured. Raises OSError, as kazoo expects."""
         if self._keystore is None:
             return socket.create_connection(address, timeout)
         keystore, server = self._keystore, f"{hostname or address[0]}:{address[1]}"
@@ -73,7 +72,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
-    """Why TLS with a server failed, and the remedy; "" when it has not answered."""
+    """Return why TLS with a server failed, and the remedy; "" when the server has not answered."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == EXPIRED:
             return f"ZooKeeper at {server} has an expired certificate: renew it"
@@ -111,7 +110,7 @@ def speaks_tls(host: str, port: int) -> bool:
 
 
 class _Context(ssl.SSLContext):
-    """``refused`` gets TLS errors: a server reports a refusal only after its own handshake."""
+    """Passes TLS errors to ``refused``: a server reports a refusal only after its own handshake."""
 
     refused: Callable[[OSError], None]
 
@@ -132,7 +131,8 @@ _Context.sslsocket_class = _Connection
 
 
 def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLContext:
-    """Raises UserError for unusable files, OSError for a key of another certificate."""
+    """Return the TLS context. Raises UserError for unusable files or a key of another certificate,
+    OSError for unreadable ones."""
     credentials = keystore.load()
     _require_valid(keystore, credentials)
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)

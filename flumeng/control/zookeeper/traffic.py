@@ -17,7 +17,7 @@ DONE, CONFLICT, UNAVAILABLE, REFUSED = "done", "conflict", "unavailable", "refus
 
 
 class Traffic:
-    """Thread-safe."""
+    """Counts transactions and reads. Thread-safe."""
 
     def __init__(self) -> None:
         self._transactions: Counter[str] = Counter({DONE: 0, CONFLICT: 0, UNAVAILABLE: 0})
@@ -27,7 +27,7 @@ class Traffic:
 
     @contextmanager
     def transaction(self, sent_at: float | None = None) -> Iterator[None]:
-        """Counts a transaction; ``sent_at`` is on ``time.perf_counter``."""
+        """Count a transaction; ``sent_at`` is on ``time.perf_counter``."""
         began = time.perf_counter() if sent_at is None else sent_at
         outcome = REFUSED
         try:

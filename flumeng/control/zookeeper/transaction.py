@@ -1,6 +1,5 @@
-"""Computes the size of transactions as ZooKeeper's server does. A server closes the connection on a
-request over its ``jute.maxbuffer``. So every writer splits by these sizes, and a store refuses
-larger transactions."""
+"""Computes transaction sizes as ZooKeeper's server does, which closes the connection on a request
+over ``jute.maxbuffer``. So writers split their writes, and a store refuses larger ones."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ from zkschema.access import Secured
 T = TypeVar("T")
 
 LIMIT_BYTES = 0xFFFFF
-"""Default ``jute.maxbuffer`` of a server."""
+"""The default ``jute.maxbuffer`` of a server."""
 MOST_WRITES = 1000
-"""A server carries out one transaction at a time: more writes keep others waiting."""
+"""The most writes in a transaction: a server runs one at a time, and others wait."""
 REQUEST_BYTES = 8 + 9
 """The request's header, and the mark at its end."""
 WRITE_BYTES = 9 + 4 + 4
@@ -31,26 +30,26 @@ OPEN: AccessList = (("world:anyone", "rwcda"),)
 
 
 class TooLargeError(UserError):
-    """A transaction over the limit; nothing of it was sent."""
+    """A transaction over the limit; it was not sent."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """``chroot_bytes`` precede each path; a ``secured`` cluster adds access lists to new znodes."""
+    """Sizes of transactions. ``chroot_bytes`` precede each path; ``secured`` adds access lists."""
 
     chroot_bytes: int = 0
     secured: Secured | None = None
     limit_bytes: int = LIMIT_BYTES
 
     def weigh(self, write: Write) -> int:
-        """Bytes of one write; a value over its row's bound weighs more than any limit."""
+        """Return the bytes of one write; a value above its znode's limit never fits."""
         value = write.value if isinstance(write, Put) else None
         data = b"" if value is None else codec.encode(value)
         size = self.weigh_encoded(write, data)
         return size if len(data) <= write.path.row.size_bytes else size + self.limit_bytes
 
     def weigh_encoded(self, write: Write, data: bytes) -> int:
-        """As ``weigh``, of a write whose value is ``data``."""
+        """Return the bytes of a write whose value is ``data``, as ``weigh`` does."""
         size = WRITE_BYTES + self.chroot_bytes + len(str(write.path).encode())
         if not isinstance(write, Put):
             return size
@@ -58,7 +57,7 @@ class Scale:
         return size + self._list_bytes(write.path) if write.expect is ABSENT else size
 
     def most(self, path: Path) -> int:
-        """The largest size of creating the znode, in bytes."""
+        """Return the largest size of creating the znode, in bytes."""
         size = WRITE_BYTES + self.chroot_bytes + len(str(path).encode())
         return size + LENGTH_BYTES + path.row.size_bytes + self._list_bytes(path)
 
@@ -66,11 +65,11 @@ class Scale:
         return REQUEST_BYTES + sum(map(self.weigh, writes))
 
     def fits(self, writes: Iterable[Write], room_bytes: int = 0) -> bool:
-        """Whether one transaction takes them, with ``room_bytes`` to spare."""
+        """Return whether the writes fit into one transaction, with ``room_bytes`` to spare."""
         return self.total(writes) + room_bytes <= self.limit_bytes
 
     def require(self, writes: Sequence[Write], data: Sequence[bytes]) -> None:
-        """Raises TooLargeError; ``data`` are the values."""
+        """Raises TooLargeError when the writes, with the values ``data``, exceed the limit."""
         size = REQUEST_BYTES + sum(map(self.weigh_encoded, writes, data))
         if size > self.limit_bytes:
             raise TooLargeError(self.why_too_large(_named(writes), size))
@@ -96,9 +95,8 @@ def portions(
     room_bytes: int = 0,
     most: int | None = None,
 ) -> Iterator[list[T]]:
-    """Split items, in order, into portions that fit into a transaction; an item's writes stay
-    together. Every transaction has ``each`` and leaves ``room_bytes``. Raises TooLargeError or
-    UserError after the portions before."""
+    """Split items in order into portions that fit a transaction with ``each`` and ``room_bytes``;
+    an item's writes stay together. Raises TooLargeError or UserError after those that fit."""
     empty = REQUEST_BYTES + room_bytes + sum(map(scale.weigh, each))
     most = MOST_WRITES if most is None else most
     portion: list[T] = []
@@ -123,12 +121,12 @@ def portions(
 def singly(
     scale: Scale, writes: Iterable[Write], *, each: Sequence[Write] = (), room_bytes: int = 0
 ) -> Iterator[list[Write]]:
-    """As ``portions``, for independent writes."""
+    """Split independent writes into portions as ``portions`` does."""
     return portions(scale, writes, lambda write: [write], each=each, room_bytes=room_bytes)
 
 
 def first_that_fit(items: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """The longest beginning of ``items`` that fits, at least one, by binary search."""
+    """Return the longest fitting prefix of ``items``, at least one item, by binary search."""
     least, most = 1, len(items)
     if most <= 1 or fits(items):
         return items

@@ -1,4 +1,4 @@
-"""Creates and requires a cluster's tree, and detects its replacement."""
+"""Creates a cluster's tree, checks its version, and detects its replacement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkschema.records import Schema
 
 
 def init(store: Store) -> list[str]:
-    """Create an empty cluster; returns the missing paths. Idempotent."""
+    """Create an empty cluster; return the paths that were missing. Idempotent."""
     store.make_root()
     created = []
     for path, record in bootstrap.initial(uuid.uuid4().hex):
@@ -27,12 +27,12 @@ def init(store: Store) -> list[str]:
 
 
 def require(store: ReadableStore) -> Schema:
-    """The cluster's schema. Raises UserError when it is absent or of an unsupported version."""
+    """Return the schema. Raises UserError when it is absent or of an unsupported version."""
     return require_versioned(store).value
 
 
 def require_versioned(store: ReadableStore) -> Versioned[Schema]:
-    """As ``require``, for a write that depends on the version."""
+    """Return the schema as ``require`` does, for a write that depends on its version."""
     schema = store.read(paths.schema())
     if schema is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
@@ -45,7 +45,7 @@ def require_versioned(store: ReadableStore) -> Versioned[Schema]:
 
 
 class TreeIdentity(NamedTuple):
-    """``created``: the transaction that made the tree."""
+    """Identifies a cluster's tree. ``created``: the transaction that created it."""
 
     cluster: str
     generation: int
@@ -53,22 +53,22 @@ class TreeIdentity(NamedTuple):
 
 
 class TreeWatch:
-    """Detects another tree, where epochs and offsets may repeat. Thread-safe; ``changed`` may only
-    enqueue."""
+    """Detects that the tree was replaced by another, where epochs and offsets may repeat.
+    Thread-safe; ``changed`` must only enqueue."""
 
     def __init__(self, store: Store, changed: Callable[[], None] = lambda: None) -> None:
         self._store = store
         self._changed = changed
         self._lock = threading.Lock()
         self._looks = self._looked = 0
-        """Counts of requested looks, and the last one carried out."""
+        """Number of requested reads of the schema, and the number of the last one done."""
         self._known: TreeIdentity | None = None
         self._look_soon()
         store.watch(paths.schema(), lambda _: self._look_soon())
         store.on_session(lambda _: self._look_soon())
 
     def identity(self) -> TreeIdentity | None:
-        """None without a cluster. Raises UnavailableError, CorruptError."""
+        """Return the identity, None without a cluster. Raises UnavailableError, CorruptError."""
         with self._lock:
             looks = self._looks
             if self._looked != looks:

@@ -14,9 +14,9 @@ from flumeng.filters.options.parse import Parse
 
 @dataclass(frozen=True)
 class Parsed:
-    """``columns`` in the order of the reader's; ``reasons`` is null where the whole body was read.
-    An unreadable body has null columns; a wrong value is null alone. ``ts`` and ``host`` are null
-    where the body has none."""
+    """The values of parsed bodies: ``columns`` in the order of the reader's schema, and
+    ``reasons``, null where the whole body was read. An unreadable body has null columns; of a wrong
+    value only its column is null. ``ts`` and ``host`` are null where the body has none."""
 
     columns: Sequence[pa.Array]
     reasons: pa.Array
@@ -25,14 +25,14 @@ class Parsed:
 
 
 class Reader(Protocol):
-    """Created from the options on the driver, and pickled with its stage."""
+    """Reads bodies of a format. Created from options on the driver, and pickled with its stage."""
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns that it adds."""
+        """The columns that the reader adds."""
 
     def read(self, bodies: pa.Array, received: pa.Array) -> Parsed:
-        """``bodies``: binary without nulls; ``received``: their times of receipt."""
+        """Parse ``bodies``, binary without nulls; ``received`` are their times of receipt."""
 
 
 _READERS: Mapping[str, str] = {

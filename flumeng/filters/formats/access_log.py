@@ -90,8 +90,8 @@ class _Lines:
         self.misfits = self._misfits(bracket, places, counted)
 
     def _set_names(self, places: Positions) -> tuple[Positions, Mask]:
-        """Sets client, ident and user. Returns the bracket behind them, and the usual lines: no
-        ident, and a user of one word."""
+        """Set client, ident and user. Return the position of the bracket after the user, and the
+        usual lines: no ident, and a user of one word."""
         flat = self.flat
         for name in ("client", "ident"):
             behind = following(self.spaces, places, flat.ends)
@@ -124,7 +124,7 @@ class _Lines:
         return opening, following(self.quotes, behind, self.flat.ends)
 
     def _number(self, name: str, places: Positions) -> tuple[Positions, Mask]:
-        """Reads a number or ``-``; returns the position behind it, and the rows that have one."""
+        """Read a number or ``-``; return the position after it, and the rows that have one."""
         places = np.minimum(places, self.flat.ends)
         ends = following(self.spaces, places, self.flat.ends)
         window = self.flat.window(places, _MOST_DIGITS, ends)
@@ -172,7 +172,8 @@ class _Lines:
 def request_parts(
     flat: ByteColumn, spaces: Positions, starts: Positions, ends: Positions
 ) -> dict[str, tuple[Positions, Positions]]:
-    """``GET /path HTTP/1.1``, perhaps without a protocol; a single word is a path."""
+    """Return the bounds of method, path and protocol in ``GET /path HTTP/1.1``. The protocol may be
+    missing; a single word is a path."""
     starts = np.minimum(starts, ends)
     first = following(spaces, starts, ends)
     last = np.append(spaces, -1)[np.searchsorted(spaces, ends) - 1]
@@ -186,7 +187,7 @@ def request_parts(
 
 
 def times(window: Bytes) -> tuple[Positions, Mask]:
-    """Parses ``09/Nov/2026:10:00:15 +0100``: microseconds since the epoch in UTC, and validity."""
+    """Parse ``09/Nov/2026:10:00:15 +0100``; return microseconds since the epoch, and validity."""
     digits = (window - np.uint8(ord("0"))).astype(np.int64)
     valid = digits[list(_DIGITS)].max(axis=0) <= 9
     for index, mark in _MARKS:
@@ -206,7 +207,7 @@ def times(window: Bytes) -> tuple[Positions, Mask]:
 
 _ADDRESS = r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)"
 _WORD = r"(?:[^\s\[-]\S*|-\S+)"
-"""Not ``-``, which is no part of a name of several words."""
+"""A word other than ``-``, which is no part of a name of several words."""
 _USER = rf"(?:\S+| *{_WORD}(?: +{_WORD})* *)"
 _PORT = r"(?P<port>(?:[^\s:\[]+|\[[0-9A-Fa-f:.]+\]):[0-9]+ )"
 _NAME = r"(?P<name>[\w.-]*[A-Za-z][\w.-]* )"
@@ -221,7 +222,7 @@ _SECOND_ADDRESS = rf"^\S* {_ADDRESS} "
 
 
 def _bytes_in_front(bodies: pa.Array, among: Mask) -> tuple[Positions, Mask]:
-    """The number of bytes before the client for rows of ``among``, and the ambiguous rows."""
+    """Count the bytes before the client in the rows of ``among``; also return unclear rows."""
     chosen = np.flatnonzero(among)
     lines = bodies.take(pa.array(chosen))
     groups = pc.extract_regex(lines, _FRONT).flatten()

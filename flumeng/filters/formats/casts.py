@@ -13,11 +13,11 @@ _INTEGER = "^[+-]?[0-9]{1,38}$"
 _FRACTION = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 _WORDS = {"nan": "nan", "inf": "inf", "infinity": "inf", "-inf": "-inf", "-infinity": "-inf"}
 _MOST_DIGITS = 18
-"""So many always fit 64 bits."""
+"""Numbers of up to 18 digits always fit 64 bits."""
 
 
 def cast(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Returns the values, and which of ``texts`` are not of the type; those and nulls are null."""
+    """Return the values, and which of ``texts`` do not have the type; these and nulls are null."""
     if pa.types.is_string(to):
         return texts, np.zeros(len(texts), np.bool_)
     if pa.types.is_binary(to):
@@ -72,7 +72,7 @@ def _fractions(texts: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _decimals(texts: pa.Array, to: pa.DataType) -> pa.Array:
-    """Rounds half away from zero, as Spark does."""
+    """Cast texts to decimals, rounding half away from zero as Spark does."""
     texts = pc.utf8_ltrim(_only(texts, _FRACTION), "+")
     try:
         return _rounded(texts, to)
@@ -101,13 +101,13 @@ _DAY_WIDTH = 10
 
 
 def moments(texts: pa.Array) -> tuple[Positions, Mask]:
-    """Microseconds since the epoch (UTC without a zone), and whether the text is ISO 8601."""
+    """Return microseconds since the epoch (UTC without a zone), and whether a text is ISO 8601."""
     times = iso8601.read_texts(texts)
     return times.micros, times.valid
 
 
 def days(texts: pa.Array) -> tuple[Positions, Mask]:
-    """Days since the epoch, and whether the text is exactly a date."""
+    """Return days since the epoch, and whether each text is exactly a date."""
     flat = ByteColumn(texts.cast(pa.binary()))
     window = flat.window(flat.starts, _DAY_WIDTH, flat.ends)
     digits = (window - np.uint8(ord("0"))).astype(np.int64)

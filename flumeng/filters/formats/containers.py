@@ -68,7 +68,7 @@ class CriLines:
 
     @property
     def message(self) -> pa.Array:
-        """Bytes of any encoding."""
+        """The messages, as bytes of any encoding."""
         flat = self._flat
         return flat.column(np.minimum(self._third + 1, flat.ends), flat.ends, self._all)
 
@@ -95,8 +95,8 @@ class CriReader:
 
 @dataclass(frozen=True)
 class DockerReader:
-    r"""``{"log":"message\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}``, with a
-    carriage return before the newline from containers with a terminal."""
+    r"""Reads ``{"log":"message\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}``.
+    Containers with a terminal write a carriage return before the newline."""
 
     @classmethod
     def of(cls, _options: Parse) -> DockerReader:

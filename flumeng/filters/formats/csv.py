@@ -1,5 +1,5 @@
-"""The format ``csv``: one record in each body. The standard library rewrites the few rows with
-quotes elsewhere than around fields."""
+"""The format ``csv``: one record in each body. The few rows with quotes elsewhere than around
+fields are first rewritten with the standard library."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CsvReader:
         return parsed_of(self.schema.names, columns, unread, misfits)
 
     def _regular(self, body: bytes) -> bytes | None:
-        """Returns the record with each field in quotes; None when it is malformed."""
+        """Return the record with each field in quotes; None when it is malformed."""
         line = body.decode("utf-8", "surrogateescape").rstrip("\r\n")
         lines = io.StringIO(line, newline="")
         try:
@@ -97,7 +97,7 @@ class _Records:
         self.first = np.cumsum(self.counts) - self.counts
 
     def irregular(self) -> Mask:
-        """Rows with quotes other than around fields and doubled inside."""
+        """Return the rows with a quote that neither encloses a field nor is doubled inside one."""
         mask = np.zeros(len(self.flat), np.bool_)
         places = self.quotes.places
         if not len(places):
@@ -127,7 +127,7 @@ class _Records:
 
 @dataclass(frozen=True)
 class _Quotes:
-    """``places`` of all quotes, sorted; in each row every other one opens."""
+    """The sorted ``places`` of all quotes; in each row opening and closing ones alternate."""
 
     flat: ByteColumn
     places: Positions
@@ -149,7 +149,7 @@ class _Quotes:
         return opens
 
     def outside(self, marks: Positions) -> Positions:
-        """The sorted ``marks`` outside quotes."""
+        """Return the positions among the sorted ``marks`` that are outside quotes."""
         if not len(self.places):
             return marks
         before = np.searchsorted(self.places, marks)

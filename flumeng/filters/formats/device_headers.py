@@ -27,9 +27,9 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class DeviceHeaders:
-    """``matched``: rows with such a header; other rows are undefined. ``behind``: the beginning of
-    the message or its name. ``hosted``, ``named``, ``counted``: rows with a host, with a message's
-    name at the end, with a counter."""
+    """Headers of Cisco devices in rows; a row that is not ``matched`` has undefined values.
+    ``behind``: the beginning of the message or its name. ``hosted``, ``named``, ``counted``: rows
+    with a host, with a message's name at the end, with a counter."""
 
     time: DeviceTimes
     behind: Positions
@@ -65,8 +65,8 @@ class Marks:
 
 
 def candidates(marks: Marks, starts: Positions, ends: Positions) -> Mask:
-    """A cheap filter before ``read``: a header needs a ``%``, or a digit, colon or space at the
-    beginning of the first or second word."""
+    """Return the rows that may have a header, as a cheap filter before ``read``: they have a ``%``,
+    or their first or second word begins with a digit, colon or space."""
     flat = marks.flat
     matched: Mask = following(marks.percents, starts, ends) < ends
     for places in (starts, following(marks.spaces, starts, ends) + 1):
@@ -105,7 +105,7 @@ def read(marks: Marks, starts: Positions, ends: Positions, received: Positions) 
 
 
 def is_name(marks: Marks, places: Positions, ends: Positions) -> Mask:
-    """Rows with ``%FACILITY-5-MNEMONIC`` and a colon."""
+    """Return the rows with ``%FACILITY-5-MNEMONIC`` and a colon at ``places``."""
     flat = marks.flat
     first = flat.at(places + 1, ends)
     matched: Mask = (flat.at(places, ends) == ord("%")) & (first >= ord("A")) & (first <= ord("Z"))
@@ -117,7 +117,7 @@ def is_name(marks: Marks, places: Positions, ends: Positions) -> Mask:
 
 
 def _skip_origin(cursor: Cursor, marks: Marks, ends: Positions) -> tuple[Mask, Positions]:
-    """Skips ``sw1: ``; returns the rows that have one and the end of its name."""
+    """Skip an origin such as ``sw1: ``; return the rows that have one, and the end of its name."""
     places, flat = cursor.places, marks.flat
     space = following(marks.spaces, places, ends)
     first = flat.at(places, ends)
@@ -140,7 +140,7 @@ def _is_word(first: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Mask:
 
 
 def _skip_task(cursor: Cursor, marks: Marks, ends: Positions) -> None:
-    """Skips ``*spamApTask1: ``."""
+    """Skip a task such as ``*spamApTask1: ``."""
     places, flat = cursor.places, marks.flat
     space = following(marks.spaces, places, ends)
     matched = (flat.at(places, ends) == ord("*")) & (space < ends) & (space > places + 2)
@@ -153,7 +153,8 @@ def _skip_task(cursor: Cursor, marks: Marks, ends: Positions) -> None:
 def _skip_location(
     cursor: Cursor, marks: Marks, ends: Positions
 ) -> tuple[Mask, Mask, Positions, Positions]:
-    """Skips ``[HOST ]RP/0/RSP0/CPU0:``; returns rows with a host, with a location, and the host."""
+    """Skip ``[HOST ]RP/0/RSP0/CPU0:``; return the rows with a host, those with a location, and the
+    bounds of the host."""
     places = cursor.places
     alone, behind = _location(marks, places, ends)
     space = following(marks.spaces, places, ends)
@@ -172,7 +173,7 @@ def _location(marks: Marks, places: Positions, ends: Positions) -> tuple[Mask, P
 
 
 def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
-    """Skips ``00:01:01:`` or ``1w2d:``."""
+    """Skip an uptime such as ``00:01:01:`` or ``1w2d:``."""
     places = cursor.places
     space = following(marks.spaces, places, ends)
     colon = np.maximum(space - 1, places)
@@ -192,7 +193,7 @@ def _is_uptime(marks: Marks, starts: Positions, ends: Positions) -> Mask:
 
 
 def _skip_process(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
-    """Skips ``pim[1234]: `` or ``pim[1234] : `` before a message's name, as IOS XR writes it."""
+    """Skip ``pim[1234]: `` or ``pim[1234] : `` before a message's name, as IOS XR writes it."""
     places, flat = cursor.places, marks.flat
     behind = following(marks.brackets, places, ends) + 1
     matched = where & (behind < ends) & (behind <= following(marks.spaces, places, ends) + 1)
@@ -205,7 +206,7 @@ def _skip_process(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) ->
 
 
 def _skip_context(cursor: Cursor, marks: Marks, ends: Positions) -> None:
-    """Skips ``%$ VDC-1 %$ `` of NX-OS."""
+    """Skip the context ``%$ VDC-1 %$ `` of NX-OS."""
     places, flat = cursor.places, marks.flat
     matched = (flat.at(places, ends) == ord("%")) & (flat.at(places + 1, ends) == ord("$"))
     if not matched.any():

@@ -5,9 +5,9 @@ Two forms with optional parts::
     [NUMBER:] [*|.] [YEAR] Nov 1[1] [YEAR] 9:15:07[.123] [AM|PM[.123]] [YEAR] [+01:00] [ZONE] [:]
     [NUMBER:] [*|.] 2026-11-21(T| )09:15:07[.123][Z|+01:00|+0100|+01] [ZONE] [:]
 
-``NUMBER:`` counts messages, and ``*`` marks an unsynchronised clock (Cisco IOS). A year behind the
+``NUMBER:`` counts messages, and ``*`` marks an unsynchronised clock (Cisco IOS). A year after the
 time is from 1970 to 2099. A ``ZONE`` is one of _ZONES, or capitals before ``: %``, or before a
-colon behind a counter or a mark. Only UTC and GMT are used.
+colon after a counter or a mark. Only UTC and GMT are used.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ZONES = (
     b"UTC GMT WET WEST CET CEST MEZ MESZ EET EEST MSK EST EDT CST CDT MST MDT PST PDT AKST AKDT "
 )
 _ZONES += b"HST BRT ART IST SGT HKT JST KST AWST ACST ACDT AEST AEDT NZST NZDT"
-"""Names that no host has; they are skipped, since most are ambiguous."""
+"""Zone names that are no names of hosts; they are skipped, since most are ambiguous."""
 
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """``micros`` since the epoch, in UTC except where ``local``: without a zone. ``behind``: the
-    end of the time. ``shaped``: rows with a time; ``valid``: rows whose time exists in the
-    calendar."""
+    """Times read from rows. ``micros``: since the epoch, in UTC, or local where ``local`` (no zone
+    given). ``behind``: the end of the time. ``shaped``: rows with a time; ``valid``: rows whose
+    time exists in the calendar."""
 
     micros: Positions
     local: Mask
@@ -57,8 +57,8 @@ def read(
     received: Positions,
     trusted: Mask | None = None,
 ) -> DeviceTimes:
-    """Reads the time at each of ``starts``, in the year of ``received`` if it has none.
-    ``trusted``: rows with earlier parts of a Cisco header."""
+    """Read the time at each of ``starts``; a missing year comes from ``received``. ``trusted``:
+    rows where earlier parts of a Cisco header were found."""
     cursor = Cursor(flat, starts, ends)
     counted = skip_counter(cursor)
     marked = cursor.skip("*.")
@@ -85,7 +85,7 @@ def read(
 
 
 def skip_counter(cursor: Cursor) -> Mask:
-    """Skips ``000123: `` of Cisco IOS, ``: `` of NX-OS or ``:`` of ASA."""
+    """Skip ``000123: `` of IOS, ``: `` of NX-OS or ``:`` of ASA; return the rows with one."""
     cursor.skip_spaces()
     origin = cursor.places
     _, width = cursor.number(10)
@@ -97,7 +97,7 @@ def skip_counter(cursor: Cursor) -> Mask:
 
 
 def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
-    """Reads ``[2026] Nov 1[1] [2026]`` and a space: year (-1 without), month, day, validity."""
+    """Read ``[2026] Nov 1[1] [2026]`` and a space; return year or -1, month, day, validity."""
     first_year, width = cursor.number(4)
     valid = (width == 0) | ((width == 4) & cursor.skip_spaces())
     year = np.where(width == 4, first_year, -1)
@@ -116,7 +116,8 @@ def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
 
 
 def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
-    """Reads ``9:15:07.123`` or ``9:15:07 AM.123``: seconds, microseconds, presence, validity."""
+    """Read ``9:15:07.123`` or ``9:15:07 AM.123``; return seconds, microseconds, which rows have a
+    time, and validity."""
     hour, width = cursor.number(2)
     shaped = (width > 0) & cursor.skip(":")
     minute, width = cursor.number(2)
@@ -138,7 +139,7 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
 
 
 def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
-    """Reads `` AM`` or `` PM``: rows with one, and rows with PM."""
+    """Read `` AM`` or `` PM``; return the rows with one of them, and those with PM."""
     letter = cursor.byte(1)
     late = letter == ord("P")
     matched = where & (late | (letter == ord("A")))
@@ -155,7 +156,7 @@ def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
 
 
 def _year_behind(cursor: Cursor, where: Mask) -> Positions:
-    """Reads ``2026`` before a space, an end or a colon; -1 without."""
+    """Read a year such as ``2026`` before a space, an end or a colon; -1 when there is none."""
     origin = cursor.places
     spaced = cursor.skip_spaces()
     if not (where & spaced).any():
@@ -169,8 +170,8 @@ def _year_behind(cursor: Cursor, where: Mask) -> Positions:
 
 
 def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
-    """Skips `` CET`` before ``: %``, in ``trusted`` rows before any colon; returns rows with UTC or
-    GMT."""
+    """Skip a zone such as `` CET`` before ``: %``, in ``trusted`` rows before any colon. Return the
+    rows with UTC or GMT."""
     origin = cursor.places
     spaced = cursor.skip(" ")
     if not spaced.any():
@@ -208,7 +209,7 @@ def _is_one_of(letters: list[Bytes], count: Positions, names: list[bytes]) -> Ma
 
 
 def _offset(cursor: Cursor) -> tuple[Positions, Mask]:
-    """Reads ``Z``, ``+01:00`` or `` +0100``: seconds east of UTC, and presence."""
+    """Read ``Z``, ``+01:00`` or `` +0100``; return seconds east of UTC, and its presence."""
     origin = cursor.places
     zulu = cursor.skip("Z") & cursor.at_break()
     cursor.return_to(origin, ~zulu)

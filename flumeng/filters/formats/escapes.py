@@ -10,7 +10,7 @@ from flumeng.events.byte_column import ByteColumn, Mask, Positions
 
 
 def behind_backslash(flat: ByteColumn, places: Positions) -> Mask:
-    """Whether an odd number of backslashes of the same row precedes each place."""
+    """Return whether an odd number of backslashes of the same row precedes each place."""
     backslashes = flat.find("\\")
     if not len(backslashes) or not len(places):
         return np.zeros(len(places), np.bool_)
@@ -24,7 +24,7 @@ def behind_backslash(flat: ByteColumn, places: Positions) -> Mask:
 
 
 def unescape(texts: pa.Array) -> pa.Array:
-    r"""``\"`` and ``\\``; other backslashes stay, as in names of files."""
+    r"""Remove the backslash of ``\"`` and ``\\``; keep other backslashes, as in names of files."""
     return pc.replace_substring_regex(texts, r'\\(["\\])', r"\1")
 
 

@@ -44,7 +44,7 @@ def fields_of(options: Parse) -> tuple[Field, ...]:
 
 
 def require_own_types(schema: pa.Schema) -> None:
-    """Checks ``ts`` and ``host``, which set those of the event. Raises UserError."""
+    """Check that ``ts`` and ``host`` have the types of the event's columns. Raises UserError."""
     for name in ("ts", "host"):
         expected = EVENT_SCHEMA.field(name).type
         if name in schema.names and schema.field(name).type != expected:
@@ -53,7 +53,7 @@ def require_own_types(schema: pa.Schema) -> None:
 
 
 def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:
-    """Leaves out ``ts`` and ``host``, which are the event's own."""
+    """Return the columns to add: not ``ts`` and ``host``, which replace those of the event."""
     new = [pa.field(it.column, it.type) for it in fields if it.column not in ("ts", "host")]
     return pa.schema(new if into is None else [*new, pa.field(into, TEXTS)])
 
@@ -64,8 +64,8 @@ def parsed_of(
     unread: pa.Array,
     misfits: pa.Array | None = None,
 ) -> Parsed:
-    """Builds the result; ``ts`` and ``host`` are the event's own. ``unread``: the reason for an
-    unreadable body, whose columns become null. ``misfits``: the reason for a null value."""
+    """Build the result; ``ts`` and ``host`` replace those of the event. ``unread``: the reason for
+    an unreadable body, whose columns become null. ``misfits``: the reason for a null value."""
     failed = unread.is_valid().to_numpy(zero_copy_only=False)
     kept = dict(zip(names, (without(column, failed) for column in columns), strict=False))
     ts, host = kept.pop("ts", None), kept.pop("host", None)

@@ -88,7 +88,7 @@ class GrokReader:
 
 
 def _from_the_beginning(regex: str) -> tuple[str, ...]:
-    """Tries a pattern anchored first: most lines match from their beginning, which is faster."""
+    """Return the pattern anchored at the beginning, which is faster, and then the pattern."""
     return (regex,) if regex.startswith("^") else (f"^(?:{regex})", regex)
 
 
@@ -97,7 +97,7 @@ def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
 
 
 def _by_column(names: Sequence[str], groups: Sequence[pa.Array]) -> dict[str, pa.Array]:
-    """Empty is null; the first non-null group of a column counts."""
+    """Return the values of each column: its first group that is neither null nor empty."""
     by_column: dict[str, pa.Array] = {}
     for name, values in zip(names, groups, strict=True):
         given = values

@@ -34,13 +34,13 @@ _HALVES = re.compile(
     rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-"""Escapes; the group is half a surrogate pair without the other."""
+"""Escapes; the group is a half of a surrogate pair without its other half."""
 _FINER_EPOCHS = {
     "milliseconds (unix_ms)": "^[0-9]{13}$",
     "microseconds (unix_us)": "^[0-9]{16}$",
     "nanoseconds (unix_ns)": "^[0-9]{19}$",
 }
-"""Whole numbers that are times of this century in another unit than seconds."""
+"""Patterns of whole numbers that are times of this century in a smaller unit than seconds."""
 T = TypeVar("T")
 
 
@@ -53,7 +53,7 @@ def reader(options: Parse) -> Reader:
 
 @dataclass(frozen=True)
 class SchemaReader:
-    """``ts`` and ``host`` of the schema are the event's own."""
+    """Reads the columns of a schema; its ``ts`` and ``host`` replace those of the event."""
 
     schema: pa.Schema
 
@@ -87,7 +87,7 @@ class SchemaReader:
 
 @dataclass(frozen=True)
 class FieldsReader:
-    """``fields`` are values at paths; ``into`` is a column with all values."""
+    """Reads ``fields``, values at paths, and all values into the column ``into``."""
 
     fields: tuple[Field, ...]
     into: str | None
@@ -123,7 +123,7 @@ class FieldsReader:
 
 
 def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Array:
-    """The reason, with a hint for numbers that are too large for seconds."""
+    """Return why values failed, with a hint for numbers that are too large for seconds."""
     values = text(raws)
     reasons = misfit(f"json: {why}", values, failed)
     if not pa.types.is_timestamp(kind):
@@ -137,7 +137,7 @@ def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Arr
 
 
 def unless_too_deep(read: Callable[[pa.Array], Parsed], bodies: pa.Array) -> Parsed:
-    """Treats JSON bodies nested too deeply for the rest of the stack as malformed."""
+    """Read bodies; treat one that is nested too deeply for the Python stack as malformed."""
     try:
         return read(bodies)
     except (msgspec.DecodeError, RecursionError):
@@ -152,7 +152,7 @@ def unless_too_deep(read: Callable[[pa.Array], Parsed], bodies: pa.Array) -> Par
 def each_object(
     bodies: pa.Array, decode: Callable[[pa.Array], list[T]]
 ) -> tuple[list[T], pa.Array]:
-    """Decodes each body, ``{}`` for one that is no object; also returns the reasons."""
+    """Decode each body, as ``{}`` when it is no object; also return why bodies are no objects."""
     texts = text(bodies)
     braced = _braced(texts)
     if not braced.all():
@@ -181,7 +181,7 @@ def _braced(texts: pa.Array) -> Mask:
 
 
 def _without_halves(texts: pa.Array) -> pa.Array:
-    """Replaces each lone half of a surrogate pair by U+FFFD."""
+    """Replace each half of a surrogate pair without its other half by U+FFFD."""
     halved = pc.match_substring_regex(texts, r"\\u[dD][89a-fA-F]")
     if not pc.any(halved).as_py():
         return texts

@@ -36,13 +36,14 @@ _decode_maps = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode_lines
 
 
 def objects(texts: pa.Array, names: Sequence[str]) -> list[Any]:
-    """Decodes JSON objects to objects with the values of ``names`` as attributes ``_0``, ``_1``,
-    ... Raises ``msgspec.DecodeError``, RecursionError."""
+    """Decode JSON objects; the values of ``names`` become the attributes ``_0``, ``_1``, ... Raises
+    ``msgspec.DecodeError``, RecursionError."""
     return _decoded(_decoder(tuple(names)), texts)
 
 
 def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
-    """All names and values of each JSON object; the last of a repeated name. Raises as above."""
+    """Return the names and values of each JSON object; of a repeated name the last value. Raises
+    the errors of ``objects``."""
     return _decoded(_decode_maps, texts)
 
 
@@ -59,7 +60,7 @@ def raw_column(raws: list[msgspec.Raw]) -> pa.Array:
 
 
 def inside(raws: pa.Array, path: Sequence[str]) -> pa.Array:
-    """The values at ``path`` in each of ``raws``; ``null`` where there is none."""
+    """Return the values at ``path`` in each of ``raws``; ``null`` where there is none."""
     for name in path:
         flat = ByteColumn(raws)
         braced = flat.at(flat.starts, flat.ends) == ord("{")
@@ -77,7 +78,7 @@ def as_map(decoded: list[dict[str, msgspec.Raw]]) -> pa.Array:
 
 
 def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Casts JSON values to a type; ``null`` is null. Also returns which values do not fit."""
+    """Cast JSON values to a type; ``null`` becomes null. Also return which values do not fit."""
     flat = ByteColumn(raws)
     first = flat.at(flat.starts, flat.ends)
     if pa.types.is_string(to):
@@ -111,7 +112,7 @@ def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def texts_of(flat: ByteColumn, first: Any) -> pa.Array:
-    """Strings as their text, other values as they are written; ``null`` is null."""
+    """Return strings as their text, and other values as written; ``null`` becomes null."""
     return _within_quotes(flat, first == ord('"'), first != ord("n"))
 
 
@@ -159,7 +160,8 @@ def _nested(
     to: pa.DataType,
     read: Callable[[pa.Array, pa.DataType], tuple[pa.Array, Mask]],
 ) -> tuple[pa.Array, Mask]:
-    """Calls ``read`` for values of the right shape; the others do not fit, or are null."""
+    """Call ``read`` for values of the right JSON kind. Others become null, and do not fit unless
+    they are ``null``."""
     inner, inner_failed = read(raws.filter(pa.array(shaped)), to)
     failed = given & ~shaped
     failed[shaped] = inner_failed
@@ -236,7 +238,7 @@ def _base64(text: str) -> bytes | None:
 def _with_seconds(
     flat: ByteColumn, number: Mask, casted: pa.Array, failed: Mask
 ) -> tuple[pa.Array, Mask]:
-    """A number is seconds since the epoch, perhaps with a fraction."""
+    """Read numbers as seconds since the epoch, perhaps with a fraction; keep other values."""
     micros, fits = of_seconds(text(flat.column(flat.starts, flat.ends, number)))
     moments = pa.array(micros, mask=~fits).cast(casted.type)
     return pc.if_else(pa.array(fits), moments, casted), failed & ~fits

@@ -1,4 +1,4 @@
-"""The formats ``key_value``, pairs such as ``a=1 b="x y"``, and ``logfmt``, with names alone.
+"""The formats ``key_value``, pairs such as ``a=1 b="x y"``, and ``logfmt``, also with lone names.
 
 A quote opens a value, a name or a word at its beginning, and closes it at its end. The few rows
 with other quotes, and records of auditd (pairs in single quotes, and a GROUP), are read one by one
@@ -47,7 +47,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def unescape_as_json(texts: pa.Array) -> pa.Array:
-    """Decodes all escapes of JSON and Go; a value with another one keeps its backslashes."""
+    """Decode all escapes of JSON and Go; in texts with others only quotes and backslashes."""
     written = pc.binary_join_element_wise('"', texts, '"', "")
     try:
         return pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
@@ -96,10 +96,10 @@ class PairsReader:
     fields: tuple[Field, ...]
     into: str | None
     separators: str
-    """Between pairs; unless WHITE_SPACE, spaces around names and values are ignored."""
+    """Characters between pairs; unless WHITE_SPACE, spaces around names and values are ignored."""
     equals: str
     bare: bool
-    """A word alone is a name with the value ``true``."""
+    """Whether a word alone is a name with the value ``true``."""
 
     @classmethod
     def of(cls, options: Parse) -> PairsReader:
@@ -163,7 +163,8 @@ class PairsReader:
 
     @cached_property
     def _scanner(self) -> re.Pattern[bytes]:
-        """Linear: matches at every position, with the spaces behind names and values."""
+        """The pattern of a pair or word with the spaces after names and values. It matches at every
+        position, so that scanning takes linear time."""
         space = b"" if self.separators == WHITE_SPACE else b"[" + SPACES + b"]*"
         first = space + b"+" if space else b""
         grouped = not self.bare and self.separators == WHITE_SPACE
@@ -185,7 +186,7 @@ class PairsReader:
 
 
 def _bare(text: bytes) -> bytes:
-    """Removes quotes, and escapes a text without quotes."""
+    """Remove the quotes around a text; in a text without them escape quotes and backslashes."""
     if _IN_QUOTES.fullmatch(text):
         return text[1:-1]
     return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
@@ -196,7 +197,7 @@ def _in_quotes(text: bytes) -> bytes:
 
 
 class _Lines:
-    """The tokens between separators in one column of bodies; each mark knows its token."""
+    """The tokens between separators in a column of bodies, with the quotes in each token."""
 
     def __init__(self, reader: PairsReader, flat: ByteColumn) -> None:
         self.reader = reader
@@ -255,7 +256,7 @@ class _Lines:
         return starts, np.maximum(last + 1, starts)
 
     def irregular(self) -> Mask:
-        """Rows of auditd, and rows with a lone quote or one inside a token."""
+        """Return the rows of auditd, and those with an unpaired quote or one inside a token."""
         mask = np.zeros(len(self.flat), np.bool_)
         if not self.reader.bare:
             mask[self._rows_of_auditd()] = True
@@ -323,7 +324,7 @@ class _Lines:
         return self._trimmed(np.minimum(marks + 1, ends), ends)[0], ends
 
     def _within(self, starts: Positions, ends: Positions) -> tuple[Positions, Positions, Mask]:
-        """The bounds inside quotes, and whether a backslash is in them."""
+        """Return the bounds without the enclosing quotes, and whether a backslash is inside."""
         escaped = np.zeros(len(starts), np.bool_)
         if not len(self.quotes):
             return starts, ends, escaped

@@ -1,4 +1,4 @@
-"""Access logs in a site's own format: each value ends where the text behind it begins."""
+"""Access logs in a site's own format: each value ends where the text after it begins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_LISTED = 64
 
 
 def reader(options: Parse) -> Reader:
-    """A reader of the flow's own format, or of the usual ones. Raises UserError."""
+    """Return a reader of the flow's log format, or of the usual formats. Raises UserError."""
     if options.log_format is None:
         return AccessLogReader()
     try:
@@ -72,7 +72,7 @@ class LogFormatReader:
 
 
 class _Lines:
-    """The lines of one column; ``places``: the beginning of the next part of each line."""
+    """The lines of a column while they are read; the next part of each begins at ``places``."""
 
     def __init__(self, flat: ByteColumn, received: pa.Array) -> None:
         self.flat = flat
@@ -84,17 +84,17 @@ class _Lines:
         self.unread = self.misfits = pa.nulls(len(flat), pa.string())
 
     def fail(self, why: str, where: Mask) -> None:
-        """Marks lines that are not of the format. The first reason stays."""
+        """Mark lines that are not of the format. An earlier reason stays."""
         if where.any():
             self.unread = pc.coalesce(self.unread, because(why, where))
 
     def misfit(self, why: str, values: pa.Array, where: Mask) -> None:
-        """Marks values that are not of their type. The first reason stays."""
+        """Mark values that are not of their type. An earlier reason stays."""
         if where.any():
             self.misfits = pc.coalesce(self.misfits, misfit(f"access_log: {why}", values, where))
 
     def value(self, of: Variable, behind: str) -> None:
-        """Reads the value before the text ``behind``, or before the end of the line."""
+        """Read the value before the text ``behind``, or before the end of the line."""
         starts, ends = self.places, self._next(behind.encode())
         if of.listed and behind.startswith(" "):
             ends = self._list_end(starts, ends, behind.encode())
@@ -130,7 +130,7 @@ class _Lines:
         return following(self._finds(separator), self.places, self.flat.ends)
 
     def _list_end(self, starts: Positions, ends: Positions, separator: bytes) -> Positions:
-        """The end of a list of nginx, with ``, `` between servers and `` : `` between groups."""
+        """Return the end of an nginx list: ``, `` is between servers, `` : `` between groups."""
         for _ in range(_MOST_LISTED):
             group = self.is_at(b" : ", ends)
             more = group | ((self.flat.at(ends - 1, ends) == ord(",")) & (ends > starts))
@@ -169,7 +169,7 @@ class _Lines:
         return matched
 
     def _texts(self, starts: Positions, ends: Positions, *, escaped: bool) -> pa.Array:
-        """Empty or ``-`` is null."""
+        """Return the texts within bounds; empty ones and ``-`` become null."""
         given = ends > starts
         given &= (ends - starts != 1) | (self.flat.at(starts, ends) != ord("-"))
         texts = text(self.flat.column(starts, ends, given))

@@ -19,8 +19,8 @@ Unescape = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pair i is of row ``rows[i]``, ascending. Its value is ``true`` where ``bare``. ``unescape``
-    converts ``escaped`` values and ``escaped_keys``."""
+    """Names and values in a column of bodies. Pair i is in row ``rows[i]``, ascending. Its value is
+    ``true`` where ``bare``. ``unescape`` converts ``escaped`` values and ``escaped_keys``."""
 
     flat: ByteColumn
     rows: Positions
@@ -58,7 +58,7 @@ class Pairs:
         return _unescaped(keys, self.escaped_keys, self.unescape).dictionary_encode()
 
     def _values_of(self, pairs: Positions) -> pa.Array:
-        """The value of one name in each row; null without."""
+        """Return the value of one name in each row, from its ``pairs``; null where missing."""
         last = np.full(len(self.flat), -1)
         last[self.rows[pairs]] = pairs
         return self._values(last, last >= 0)
@@ -85,7 +85,7 @@ class Pairs:
 
 
 def typed(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """As ``cast``; empty is null unless the type is text."""
+    """Cast texts like ``cast``; an empty text becomes null unless the type is text."""
     if not pa.types.is_string(to):
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     return cast(texts, to)

@@ -72,7 +72,7 @@ class _Reader(ABC):
 
     @abstractmethod
     def pairs(self, header: _Header, pipes: Positions) -> Pairs:
-        """The attributes behind the header."""
+        """Return the attributes after the header."""
 
 
 class CefReader(_Reader):
@@ -91,7 +91,7 @@ class LeefReader(_Reader):
 
 @dataclass(frozen=True)
 class _Header:
-    """The header ``CEF:0|vendor|product|...``, bare or behind anything. ``named``: rows with the
+    """Headers ``CEF:0|vendor|product|...``, perhaps after other text. ``named``: rows with the
     format's name; ``whole``: rows with all fields too."""
 
     flat: ByteColumn
@@ -105,7 +105,7 @@ class _Header:
     def of(
         cls, bodies: pa.Array, flat: ByteColumn, name: bytes, count: int, pipes: Positions
     ) -> _Header:
-        """Finds ``count`` fields, of which the last may go to the end of the row."""
+        """Find ``count`` fields; the last one may extend to the end of the row."""
         offset = pc.find_substring(bodies, name).to_numpy(zero_copy_only=False)
         named = offset >= 0
         begin = np.where(named, flat.starts + offset + len(name), flat.ends)
@@ -130,8 +130,8 @@ class _Header:
 
 
 def _unescape_cef(texts: pa.Array) -> pa.Array:
-    r"""Decodes ``\n``, ``\r`` and ``\``, ``=`` or ``|`` behind a backslash. A pattern finds only
-    one of two adjacent line ends, so each pattern runs twice."""
+    r"""Decode ``\n``, ``\r``, ``\\``, ``\=`` and ``\|``. A pattern finds only one of two adjacent
+    line ends, so each pattern runs twice."""
     for pattern, end in _LINE_ENDS * 2:
         texts = pc.replace_substring_regex(texts, pattern, end)
     return pc.replace_substring_regex(texts, r"\\([\\=|])", r"\1")

@@ -57,8 +57,8 @@ class SyslogReader:
 
 
 def parse(body: pa.Array, received: pa.Array, timezone: str | None = None) -> Parsed:
-    """``received``: the times of lines without one, as timestamp[us]. ``timezone``: the IANA name
-    of the zone of times without one, else UTC."""
+    """Parse syslog lines. ``received``: the times of lines without one, as timestamp[us].
+    ``timezone``: the IANA name of the zone of times without one, else UTC."""
     received_us = received.cast(pa.int64()).fill_null(0).to_numpy().copy()
     lines = _Lines(ByteColumn(body), received_us, timezone)
     lines.read()

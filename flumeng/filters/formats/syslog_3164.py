@@ -17,8 +17,8 @@ _LONGEST_HEADER = 150
 
 
 class _Header:
-    """The time and its end in ``timed`` rows; ``valid`` if it exists in the calendar. No host
-    follows in ``nameless`` rows; no ``=`` or ``,`` precedes ``plain``."""
+    """The times of rows: those of ``timed`` rows end at ``behind``; ``valid`` ones exist in the
+    calendar. ``nameless`` rows have no host next. No ``=`` or ``,`` precedes ``plain``."""
 
     def __init__(self, rows: int, micros: Positions, behind: Positions, timed: Mask) -> None:
         self.micros, self.behind, self.timed = micros, behind, timed
@@ -33,7 +33,7 @@ class _Header:
 
 class Rfc3164(SyslogFields):
     def read_3164(self, rows: Positions, header: Positions, ends: Positions) -> None:
-        """Reads ``TIME HOST TAG[PID]: MESSAGE``; only the message is required."""
+        """Read ``TIME HOST TAG[PID]: MESSAGE``; only the message is required."""
         timing = self._read_time(rows, header, ends)
         cursor = Cursor(self.flat, timing.behind, ends)
         cursor.skip_spaces()
@@ -109,7 +109,7 @@ class Rfc3164(SyslogFields):
         timing.valid[chosen] = times.valid[where]
 
     def _skip_inner_header(self, rows: Positions, places: Positions, ends: Positions) -> Positions:
-        """Behind a relay's header, skips the device's own, and takes its host."""
+        """Skip the device's own header after that of a relay, and take its host."""
         percents = self.flat.find("%")
         if not len(percents):
             return places
@@ -138,7 +138,7 @@ class Rfc3164(SyslogFields):
         self.set("host", chosen, device.host_starts[where], device.host_ends[where], everything)
 
     def _skip_lone_colon(self, cursor: Cursor) -> Mask:
-        """Skips a colon as a word, as Cisco ASA writes it behind a host or for none."""
+        """Skip a colon that stands alone: Cisco ASA writes it after a host, or instead of one."""
         alone: Mask = cursor.byte() == ord(":")
         if alone.any():
             alone &= (cursor.byte(1) == ord(" ")) | (cursor.byte(1) == 0)
@@ -147,7 +147,7 @@ class Rfc3164(SyslogFields):
         return alone
 
     def _is_cisco(self, places: Positions, ends: Positions) -> Mask:
-        """Whether `` %ASA`` or the like follows, so that the word before is a host."""
+        """Return the rows where `` %ASA`` or the like follows, so the word before is a host."""
         window = self.flat.window(places, 3, ends)
         capital = (window[2] >= ord("A")) & (window[2] <= ord("Z"))
         matched: Mask = capital & (window[0] == ord(" ")) & (window[1] == ord("%"))
@@ -156,7 +156,7 @@ class Rfc3164(SyslogFields):
     def _read_tag(
         self, rows: Positions, content: Positions, ends: Positions, timed: Mask, marks: Positions
     ) -> None:
-        """Reads ``TAG:`` or ``TAG[PID]:`` at ``content``; else all is message."""
+        """Read ``TAG:`` or ``TAG[PID]:`` at ``content``; without a tag all of it is the message."""
         mark = following(marks, content, ends)
         kind = self.flat.at(mark, ends)
         tagged = mark > content
@@ -182,7 +182,7 @@ class Rfc3164(SyslogFields):
         self.set("message", rows, message, ends, np.ones(len(rows), np.bool_))
 
     def _is_spaced_colon(self, content: Positions, mark: Positions, ends: Positions) -> Mask:
-        """``%A-5-B : `` of IOS XR."""
+        """Return the rows with a tag such as ``%A-5-B : `` of IOS XR."""
         matched: Mask = self.flat.at(content, ends) == ord("%")
         if matched.any():
             matched &= (self.flat.at(mark, ends) == ord(" ")) & (mark > content + 2)
@@ -190,7 +190,8 @@ class Rfc3164(SyslogFields):
         return matched
 
     def _is_lone_tag(self, content: Positions, colon: Positions, ends: Positions) -> Mask:
-        """A tag without a time: a letter, ``%``, ``/`` or ``_`` first, and a closing colon."""
+        """Return the rows whose tag needs no time before it: a letter, ``%``, ``/`` or ``_`` begins
+        it, and a colon ends it."""
         first = self.flat.at(content, ends)
         letter = ((first | np.uint8(0x20)) >= ord("a")) & ((first | np.uint8(0x20)) <= ord("z"))
         letter |= np.isin(first, np.frombuffer(b"%/_", np.uint8))
@@ -207,7 +208,7 @@ def _has_pairs(window: Bytes) -> Mask:
 
 
 FORWARDED = (b"Message forwarded from ", b"Forwarded from ", b"From ")
-"""AIX and Solaris write these before the host and its colon."""
+"""Texts that AIX and Solaris write before the host and its colon."""
 _REPEATED = (b"last message ", b"Last message ", b"message repeated ", b"Message repeated ")
 _FIRST = np.zeros(256, np.bool_)
 _FIRST[0x80:] = True
@@ -219,7 +220,7 @@ _SENTENCE[[word[0] for word in (*FORWARDED, *_REPEATED)]] = True
 
 
 def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tuple[Positions, Mask]:
-    """The beginning of the host behind ``Message forwarded from ``, and the rows that have it."""
+    """Return where the host begins after ``Message forwarded from ``, and the rows with it."""
     rows = np.flatnonzero(_SENTENCE[flat.at(places, ends)])
     behind = places.copy()
     forwarded = np.zeros(len(places), np.bool_)
@@ -233,9 +234,8 @@ def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tupl
 def are_hosts(
     flat: ByteColumn, starts: Positions, word_ends: Positions, ends: Positions, plain: Positions
 ) -> Mask:
-    """Whether words may be hosts, unlike sentences such as ``last message repeated 3 times``,
-    ``---`` or pairs. A host has ``=`` or ``,`` only in parentheses (UniFi); neither occurs before
-    ``plain``."""
+    """Return which words may be hosts, unlike ``last message repeated 3 times``, ``---`` or pairs.
+    A host has ``=`` or ``,`` only in parentheses (UniFi); neither occurs before ``plain``."""
     first = flat.at(starts, ends)
     hosts: Mask = _FIRST[first]
     rows = np.flatnonzero((word_ends > plain) & (first != ord("(")))

@@ -15,7 +15,7 @@ from flumeng.filters.formats.syslog_fields import SyslogFields
 
 class Rfc5424(SyslogFields):
     def read_5424(self, rows: Positions, header: Positions, ends: Positions) -> None:
-        """Reads ``1 TIME HOST APP PROCID MSGID STRUCTURED [MESSAGE]``; ``-`` is null."""
+        """Read ``1 TIME HOST APP PROCID MSGID STRUCTURED [MESSAGE]``; ``-`` is null."""
         spaces = self.flat.find(" ")
         padded = np.append(spaces, np.full(6, np.iinfo(np.int64).max))
         time = iso8601.read(self.flat, header + 2, ends)
@@ -53,7 +53,7 @@ class Rfc5424(SyslogFields):
     def _read_counted_seconds(
         self, rows: Positions, breaks: list[Positions], ends: Positions, where: Mask
     ) -> Mask:
-        """Reads ``1 1795169472.123456789 HOST APP MESSAGE`` of Meraki; returns rows with it."""
+        """Read ``1 1795169472.123456789 HOST APP MESSAGE`` of Meraki; return the rows with it."""
         chosen = np.flatnonzero(where)
         cursor = Cursor(self.flat, breaks[0][chosen] + 1, ends[chosen])
         seconds, width = cursor.number(10)
@@ -74,7 +74,7 @@ class Rfc5424(SyslogFields):
         return counted
 
     def _structured(self, starts: Positions, ends: Positions) -> tuple[Positions, Mask, Mask]:
-        """The end of the structured data, whether it has elements, and whether it is valid."""
+        """Return the structured data's end, whether it has elements, and whether it is valid."""
         opening = self.flat.window(starts, 2, ends)
         nil = (opening[0] == ord("-")) & ((opening[1] == ord(" ")) | (opening[1] == 0))
         structured_end = starts + 1
@@ -90,7 +90,7 @@ class Rfc5424(SyslogFields):
         return structured_end, bracketed, nil | closed
 
     def _closing_brackets(self, starts: Positions, ends: Positions) -> Positions:
-        """Each ``]`` outside quotes without ``[`` behind it, for all rows at once."""
+        """Return each ``]`` outside quotes that no ``[`` follows, for all rows at once."""
         marks = self.flat.find('"', "]")
         marks = marks[np.searchsorted(marks, starts[0]) :]
         is_bracket = self.flat.data[marks] == ord("]")

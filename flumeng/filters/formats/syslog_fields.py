@@ -15,7 +15,7 @@ _BYTE_ORDER_MARK = (0xEF, 0xBB, 0xBF)
 
 
 class SyslogFields:
-    """Fields of one batch. ``reasons``: why a part of a line was not read."""
+    """The fields of syslog lines in a batch. ``reasons``: why a part of a line was not read."""
 
     def __init__(self, flat: ByteColumn, received: Positions, timezone: str | None) -> None:
         rows = len(flat)

@@ -1,1 +1,1 @@
-"""The options of each filter, a file each; light."""
+"""The options of each filter, a module each, without data libraries."""

@@ -36,7 +36,7 @@ INSTEAD: Mapping[str, str] = {
         "use histogram(x), and take quantiles of all rows of a window together",
     ),
 }
-"""Functions that need all events of a window at once."""
+"""Functions that need all events of a window at once, with advice for use in their place."""
 HISTOGRAM = Kind(
     "struct",
     (("values", Kind("array", (("", Kind(FRACTION)),))),
@@ -47,7 +47,7 @@ IDENTITY = ("journal", "seq", "replayed")
 
 @dataclass(frozen=True)
 class Value:
-    """A ``function`` of a column or condition; ``count`` of all rows without."""
+    """A ``function`` of a column or condition; ``argument`` is None for ``count`` of all rows."""
 
     function: str
     argument: str | None

@@ -35,7 +35,7 @@ def check_quote(text: str) -> None:
 
 
 def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Named]:
-    """Path and type by column. Raises ValueError."""
+    """Return path and type of each column. Raises ValueError."""
     from flumeng.config import sql_text  # noqa: PLC0415  # loads sqlglot
 
     by_column = {

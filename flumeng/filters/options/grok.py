@@ -42,8 +42,8 @@ _FIELD = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Grok:
-    """``regex`` has groups ``f0``, ``f1``, ... for ``fields``, the columns; ``types`` are in Spark
-    DDL."""
+    """An expanded pattern: ``regex`` has groups ``f0``, ``f1``, ... for the columns ``fields``;
+    ``types`` are in Spark DDL."""
 
     regex: str
     fields: tuple[str, ...]
@@ -63,7 +63,7 @@ def check_name(text: str) -> None:
 
 
 def written_out(pattern: str, more: Mapping[str, str]) -> Grok:
-    """Expands a pattern; ``more``: patterns beside the library. Raises ValueError."""
+    """Expand a pattern; ``more`` adds patterns to the library. Raises ValueError."""
     writer = _Writer({**library(), **more})
     regex = "".join(writer.parts(pattern, ()))
     if not writer.fields:
@@ -128,7 +128,7 @@ class _Writer:
 
 
 def all_types(patterns: tuple[str, ...], more: Mapping[str, str]) -> dict[str, str]:
-    """The columns of several patterns, with types. Raises ValueError."""
+    """Return the columns of several patterns, with types. Raises ValueError."""
     types: dict[str, str] = {}
     for pattern in patterns:
         for field, kind in written_out(pattern, more).types.items():

@@ -15,7 +15,7 @@ from flumeng.config.column_kinds import EVENT, check_column
 
 REQUEST = ("method", "path", "protocol")
 TIMES: Mapping[str, str] = {"time_local": "common_log", "time_iso8601": "iso8601", "msec": "unix"}
-"""Variables that set ``ts``, with their time format; the first of a line does."""
+"""Variables that set ``ts``, with their time format; of several in a format the first does."""
 _INT, _BIGINT, _DOUBLE, _STRING = "INT", "BIGINT", "DOUBLE", "STRING"
 _NGINX: Mapping[str, tuple[str, str]] = {
     "remote_addr": ("client", _STRING),
@@ -63,7 +63,7 @@ _APACHE: Mapping[str, tuple[str, str]] = {
     "R": ("handler", _STRING),
 }
 _NAMED = {"i": "http_", "o": "sent_http_", "C": "cookie_", "e": "env_", "n": "note_", "x": ""}
-"""Named ones of Apache, like ``%{Referer}i``."""
+"""Column prefixes for Apache's variables with a name, like ``%{Referer}i``."""
 _HEADERS = {"http_referer": "referer", "http_user_agent": "agent"}
 _UNITS = {"s": "duration_s", "ms": "duration_ms", "us": "duration_us"}
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))", re.ASCII)
@@ -74,8 +74,8 @@ _DIRECTIVE = re.compile(
 
 @dataclass(frozen=True)
 class Variable:
-    """``text`` in the format, into ``column`` with a ``type`` in Spark DDL. A request is three
-    columns; a time that sets ``ts`` has a ``time`` format."""
+    """A variable: ``text`` in the format is read into ``column`` with a ``type`` in Spark DDL. A
+    request makes three columns; a time that sets ``ts`` has a ``time`` format."""
 
     text: str
     column: str
@@ -84,7 +84,7 @@ class Variable:
 
     @property
     def listed(self) -> bool:
-        """Whether nginx writes a list, of upstream servers or proxies."""
+        """Whether nginx writes a list of upstream servers or proxies."""
         name = self.text.strip("${}")
         return name.startswith("upstream_") or name.endswith("_x_forwarded_for")
 
@@ -100,7 +100,7 @@ Part = str | Variable
 
 @lru_cache(maxsize=1024)
 def read(log_format: str) -> tuple[Part, ...]:
-    """Texts and variables in turn. Raises ValueError."""
+    """Return the texts and variables of a format in order. Raises ValueError."""
     nginx = _VARIABLE.search(log_format) is not None
     parts: list[Part] = []
     taken: set[str] = set()
@@ -123,13 +123,14 @@ def read(log_format: str) -> tuple[Part, ...]:
 
 
 def columns(log_format: str) -> dict[str, str]:
-    """Columns with their types in Spark DDL. Raises ValueError."""
+    """Return the columns of a format with their types in Spark DDL. Raises ValueError."""
     variables = (part for part in read(log_format) if isinstance(part, Variable))
     return {name: kind for part in variables for name, kind in part.columns.items()}
 
 
 def _distinct(part: Variable, taken: set[str]) -> Variable:
-    """Ensures that columns have different names, and one time sets ``ts``."""
+    """Return a variable with columns that are not ``taken``; only the first time sets ``ts``.
+    Raises ValueError for a repeated column."""
     own = re.sub(r"\W", "", part.text.lstrip("$%"), flags=re.ASCII).lower()
     if part.time is not None:
         if "ts" not in taken:

@@ -63,7 +63,7 @@ _NAMED = ("schema", "fields", "into")
 
 @dataclass(frozen=True)
 class _Format:
-    """``needs`` one option of each group, also takes ``others``, and makes ``columns``."""
+    """The options of a format: it ``needs`` one of each group, and takes ``others``."""
 
     needs: tuple[tuple[str, ...], ...] = ()
     others: tuple[str, ...] = ()
@@ -268,13 +268,13 @@ class Parse(FilterOptions):
 
 
 def columns_of(types: Mapping[str, str]) -> Columns:
-    """From types in Spark DDL. Raises ValueError."""
+    """Return the columns of types in Spark DDL. Raises ValueError."""
     schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
     return kinds(schema, None, nested=False)
 
 
 def _without_own(columns: Columns) -> dict[str, Kind]:
-    """Removes ``ts`` and ``host``, which set the event's own. Raises ValueError."""
+    """Return columns without ``ts`` and ``host``, which set the event's own. Raises ValueError."""
     for name in columns.keys() & {"ts", "host"}:
         if columns[name] != RECEIVED[name]:
             raise ValueError(f"{name} is an event column: it has to be a {RECEIVED[name].name}")

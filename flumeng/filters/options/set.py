@@ -104,7 +104,7 @@ def _require_text(name: str, kind: Kind) -> None:
 
 
 def _require_alike(name: str, before: Kind, kind: Kind) -> None:
-    """A column keeps its kind, so that a condition may leave it to other events."""
+    """Raise ValueError if a column changes kind: a condition may keep some values unchanged."""
     if kind.name == TEXT and before.name in (TEXT, BINARY):
         return
     if kind.name != before.name or kind.name not in _SAME_WIDTH:

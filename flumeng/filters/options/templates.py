@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_.-]+)?", re.ASCII)
 
 
 def is_attribute(name: str, columns: Columns) -> bool:
-    """Whether it is an entry of ``attrs``, and no column. Raises ValueError without ``attrs``."""
+    """Whether ``name`` is an entry of ``attrs``, no column. Raises ValueError without ``attrs``."""
     if ATTRIBUTE.fullmatch(name) is None or name in columns:
         return False
     if columns.get("attrs") != RECEIVED["attrs"]:

@@ -63,9 +63,9 @@ NAMED: Mapping[str, str] = {
     "unix_ns": r"(?P<n>-?[0-9]{1,18}|-?[1-8][0-9]{18})",
 }
 ISO = ("iso8601", "rfc3339")
-"""Read by ``iso8601``; their patterns only restrict the texts."""
+"""Formats read by ``iso8601``; their patterns only restrict the texts."""
 UNITS: Mapping[str, int] = {"unix": 1, "unix_ms": 10**3, "unix_us": 10**6, "unix_ns": 10**9}
-"""Units per second of the formats that also read numbers."""
+"""Units per second, for the formats that also read numbers."""
 
 
 def check(text: str) -> None:
@@ -73,7 +73,7 @@ def check(text: str) -> None:
 
 
 def pattern(text: str) -> str:
-    """A regular expression that matches a whole text. Raises ValueError."""
+    """Return a regular expression that matches a whole text in this format. Raises ValueError."""
     if text in NAMED:
         return rf"\A\s*(?:{NAMED[text]})\s*\z"
     if "%" not in text:
@@ -94,7 +94,7 @@ def pattern(text: str) -> str:
 
 
 def _of_directives(text: str) -> str:
-    """The pattern of each directive; white space matches any."""
+    """Translate directives to a regular expression; white space matches any white space."""
     text = re.sub("%(.)", lambda token: _SHORT.get(token[1], token[0]), text)
     expression = ""
     used: set[str] = set()

@@ -1,4 +1,4 @@
-"""An inventory's sites and problems; ``files`` reads it."""
+"""An inventory's sites and problems; ``files`` reads an inventory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Site:
-    """One data centre. ``zookeeper``: a connect string with a chroot. ``groups``: in overlay order.
+    """One data centre. ``zookeeper``: connect string with chroot. ``groups``: in overlay order.
     ``credential``: ``${secret:NAME}`` of ``user:password`` for ZooKeeper's digest scheme, or empty.
     ``connect_seconds`` and ``turn_seconds`` limit a connection and each read or change."""
 
@@ -31,8 +31,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Inventory:
-    """``digest``: of all files; ``revision``: the git commit, with ``+`` for uncommitted changes,
-    or empty. Each site is in one wave. ``layers``: by name (``base``, ``groups/eu``)."""
+    """An inventory. ``digest``: of all files; ``revision``: git commit, with ``+`` for uncommitted
+    changes, or empty. Each site is in one wave. ``layers``: by name (``base``, ``groups/eu``)."""
 
     name: str
     directory: Path
@@ -45,7 +45,7 @@ class Inventory:
 
 @dataclass(frozen=True, order=True)
 class InventoryProblem:
-    """``line`` from 1, or 0 for the whole file; ``path``: the place in the flow or file."""
+    """A problem. ``line`` from 1, or 0 for the whole file; ``path``: the place in the file."""
 
     file: str
     line: int
@@ -55,7 +55,7 @@ class InventoryProblem:
 
 
 class InventoryError(UserError):
-    """``problems``: those of all files and sites, sorted."""
+    """An inventory is invalid; ``problems``: those of all files and sites, sorted."""
 
     def __init__(self, problems: Sequence[InventoryProblem]) -> None:
         self.problems = tuple(sorted(problems))
@@ -64,7 +64,7 @@ class InventoryError(UserError):
 
 
 def sentence(problem: InventoryProblem) -> str:
-    """For example ``base/flows/web.yaml:3: sinks[0].files.path: ... (sites fra, lon)``."""
+    """Return text like ``base/flows/web.yaml:3: sinks[0].files.path: ... (sites fra, lon)``."""
     where = f"{problem.file}:{problem.line}" if problem.line else problem.file
     text = ": ".join(part for part in (where, problem.path, problem.message) if part)
     if not problem.sites:

@@ -78,14 +78,14 @@ class ClusterFile:
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """``choke_lines``: name of a choke -> line."""
+    """The resources of a cluster file; ``choke_lines``: the line of each choke by name."""
 
     resources: Resources
     choke_lines: Mapping[str, int]
 
 
 def read(text: str) -> ClusterResources:
-    """Raises ``SpecError``."""
+    """Return the resources in a cluster file. Raises ``SpecError``."""
     decoder = Decoder()
     file = decoder.mapping(ClusterFile, document.compose(text), "")
     if file is INVALID:
@@ -129,7 +129,7 @@ def _rate(text: str) -> int:
 
 
 def _check_maintenance(settings: Mapping[str, Any], decoder: Decoder) -> None:
-    """Maintenance may not leave above where it enters; missing values have their defaults."""
+    """Report maintenance that would end above the share at which it begins, given or default."""
     limits = Cluster().maintenance_limits
     leave = settings.get("maintenance_leave", limits.leave)
     enter = settings.get("maintenance_enter", limits.enter)

@@ -1,6 +1,6 @@
 """Makes an inventory of the present resources of sites; rendering it gives the same texts. Pure.
-The base has each flow text that at least ``SHARE`` of the sites share, and other resources that all
-share. Other flows are whole files of their sites, marked ``layers.VERBATIM``."""
+The base has each flow text that at least ``SHARE`` of the sites have, and other resources that all
+sites have. Other flows are whole files of their sites, marked ``layers.VERBATIM``."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _KEEP_LINE_ENDS = "*.yaml -text\n"
 def export(
     sites: Mapping[str, Resources], inventory: str, zookeepers: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Path -> text, to be written without changing line ends. Resources are exported unchecked, but
-    a label named ``$patch`` cannot be exported."""
+    """Return the files by path, to be written without changing line ends. Resources are exported
+    unchecked, except that a label named ``$patch`` cannot be exported."""
     files = {"sites.yaml": _ABOUT + _yaml(_sites(inventory, zookeepers))}
     flows = {
         site: {name_of(key): text for key, text in held.items() if kind_of(key) == FLOW}
@@ -96,7 +96,7 @@ def _over(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kept(text: str) -> str:
-    """The file that renders to this text without lower layers."""
+    """Return a file that renders to this text when no lower layer has the flow."""
     try:
         root = document.compose(text)
     except SpecError:

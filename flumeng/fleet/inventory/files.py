@@ -45,7 +45,8 @@ GIT_SECONDS = 10.0
 
 
 def read_inventory(directory: Path) -> Inventory:
-    """Raises ``InventoryError`` with the problems of all files. ``rendering`` validates flows."""
+    """Read an inventory. Raises ``InventoryError`` with the problems of all files. Flows are
+    validated later, by ``rendering``."""
     tree = _Tree(directory)
     if not directory.is_dir():
         raise InventoryError([InventoryProblem(str(directory), 0, "", "is no directory")])
@@ -77,7 +78,7 @@ def read_inventory(directory: Path) -> Inventory:
 
 
 def revision(directory: Path) -> str:
-    """The git commit of the directory, with ``+`` for uncommitted changes; empty without git."""
+    """Return the directory's git commit, with ``+`` for uncommitted changes; empty without git."""
     head = _git(directory, "rev-parse", "--verify", "HEAD")
     changes = _git(directory, "status", "--porcelain", "--", ".") if head else None
     if not head or changes is None:
@@ -86,7 +87,7 @@ def revision(directory: Path) -> str:
 
 
 class _Tree:
-    """The directory; no file outside it is read. ``files``: path -> content."""
+    """The inventory's directory; no file outside it is read. ``files``: content by path."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -98,7 +99,7 @@ class _Tree:
         self.problems.append(InventoryProblem(name, line, path, message))
 
     def list_names(self, name: str, allowed: set[str] | None = None) -> list[str]:
-        """The sorted names in a directory; one that is not ``allowed`` is a problem."""
+        """Return the sorted names in a directory; report one that is not ``allowed``."""
         try:
             with os.scandir(self.directory / name) as entries:
                 listed = sorted(entries, key=lambda entry: entry.name)
@@ -129,7 +130,7 @@ class _Tree:
         return target.is_relative_to(self.root)
 
     def compose(self, name: str, most_bytes: int, most_nodes: int) -> tuple[str, yaml.Node] | None:
-        """The text of a file and its tree; None when there is a problem."""
+        """Return the text of a file and its YAML tree; None when there is a problem."""
         before = len(self.problems)
         try:
             content = content_of(self.directory / name, most_bytes)
@@ -153,7 +154,7 @@ class _Tree:
 
 
 def _quoting(text: str, line: int) -> str:
-    """A hint for invalid YAML: braces of a variable may be the cause."""
+    """Return a hint for invalid YAML, if the braces of a variable may be the cause."""
     here = text.splitlines()[line - 1 : line]
     return "; within {} and [] quote a value that has ${...}" if "${" in "".join(here) else ""
 
@@ -206,7 +207,7 @@ def _flow_file(tree: _Tree, name: str) -> LayerFile | None:
 
 
 def _flow_name(tree: _Tree, file: LayerFile) -> str | None:
-    """The name of the flow that the file defines or patches; it has no variables."""
+    """Return the name of the flow that the file defines or patches; it may not use variables."""
     node = document.items(file.root).get("flow")
     if node is None:
         tree.report(file.name, 1, 'missing "flow": the name of the flow that it has, or patches')

@@ -1,5 +1,5 @@
-"""The files of an inventory by layer: ``base``, ``groups/GROUP`` for each group of a site in their
-order, ``sites/SITE``. Each node of a tree has its file and line as its mark. Pure."""
+"""The files of an inventory by layer: ``base``, ``groups/GROUP`` for each group of a site in order,
+``sites/SITE``. Each node of a YAML tree has its file and line as its mark. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _VERBATIM = re.compile(rf"(\ufeff?){VERBATIM}[ \t]*\r?\n")
 
 @dataclass(frozen=True, eq=False)
 class LayerFile:
-    """``name``: path within the inventory; ``root``: the tree of ``text``. Equal by identity only,
-    so that it can be a cache key. A verbatim ``text`` lacks its first line."""
+    """A file of a layer. ``name``: path within the inventory; ``root``: the YAML tree of ``text``.
+    Equal by identity only, to serve as a cache key. A verbatim ``text`` lacks its first line."""
 
     name: str
     text: str
@@ -29,14 +29,14 @@ class LayerFile:
 
 @dataclass(frozen=True)
 class Layer:
-    """``flows`` by the name in the file; ``cluster`` is ``cluster.yaml``."""
+    """A layer. ``flows`` are by the name in the file; ``cluster`` is ``cluster.yaml``."""
 
     flows: Mapping[str, LayerFile] = field(default_factory=dict)
     cluster: LayerFile | None = None
 
 
 def names(site: str, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """The layers of a site, lowest first."""
+    """Return the names of a site's layers, lowest first."""
     return (BASE, *(f"groups/{group}" for group in groups), f"sites/{site}")
 
 
@@ -46,6 +46,6 @@ def marked_verbatim(text: str) -> str:
 
 
 def verbatim(content: str) -> str | None:
-    """The flow of a verbatim file; None for any other file."""
+    """Return the flow in a file marked verbatim; None for any other file."""
     match = _VERBATIM.match(content)
     return None if match is None else match[1] + content[match.end() :]

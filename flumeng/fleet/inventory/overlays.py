@@ -39,7 +39,7 @@ def problem(node: yaml.Node, path: str, message: str) -> InventoryProblem:
 
 
 def origin(node: yaml.Node) -> Origin:
-    """File and line, from 1, of a node."""
+    """Return file and line (from 1) of a node."""
     return node.start_mark.name, document.line(node)
 
 
@@ -49,7 +49,7 @@ def directive(node: yaml.Node) -> str | None:
 
 
 def check(root: yaml.Node) -> Iterator[InventoryProblem]:
-    """Invalid or repeated keys and invalid directives. Other functions here expect a valid file."""
+    """Yield invalid or repeated keys and invalid directives; other functions need valid files."""
     pending = [(root, "")]
     while pending:
         node, path = pending.pop()
@@ -70,9 +70,9 @@ def check(root: yaml.Node) -> Iterator[InventoryProblem]:
 
 
 def lay(trees: Iterable[yaml.Node], problems: Problems) -> yaml.Node | None:
-    """The trees laid over each other, lowest first; None when the last one deletes the rest. No
-    node occurs twice, and a collection is on one line only if all of it came from one line, so that
-    each line of text has one origin."""
+    """Lay the trees over each other, lowest first; None when the last one deletes the flow. No node
+    occurs twice, and a collection is on one line only if all of it came from one line, so that each
+    line of text has one origin."""
     result: yaml.Node | None = None
     for tree in trees:
         is_patch = result is not None or has_directives(tree)
@@ -87,7 +87,7 @@ def has_directives(root: yaml.Node) -> bool:
 
 
 def parts(node: yaml.Node) -> list[yaml.Node]:
-    """Entries, or keys and values; empty for a scalar."""
+    """Return the entries of a list, or the keys and values of a mapping; empty for a scalar."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
@@ -199,7 +199,7 @@ def _components(
 
 
 def _name(entry: yaml.Node) -> str | None:
-    """The component's name in ``- name: options`` or ``- name``."""
+    """Return the component's name in ``- name: options`` or ``- name``."""
     if isinstance(entry, yaml.MappingNode):
         return str(entry.value[0][0].value) if len(entry.value) == 1 else None
     is_name = isinstance(entry, yaml.ScalarNode) and not document.is_null(entry)
@@ -209,7 +209,7 @@ def _name(entry: yaml.Node) -> str | None:
 def _component(
     below: yaml.Node | None, entry: yaml.Node, path: str, problems: Problems
 ) -> yaml.Node | None:
-    """An entry over one of the same name; a name alone changes nothing."""
+    """Lay an entry over one of the same name; a name alone changes nothing."""
     if not isinstance(entry, yaml.MappingNode):
         return below or _copy(entry)
     ((name, options),) = entry.value
@@ -223,7 +223,7 @@ def _component(
 
 
 def _entry(node: yaml.Node, path: str, problems: Problems) -> yaml.Node:
-    """An entry of a replaced list, where ``null`` is a value."""
+    """Return an entry of a replaced list, in which ``null`` is a value."""
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node)
     assert isinstance(node, yaml.CollectionNode)
@@ -240,7 +240,7 @@ def _scalar(node: yaml.Node) -> yaml.ScalarNode:
 
 
 def _spread(node: yaml.Node) -> Origin | None:
-    """Put a collection of several origins on several lines; return the origin of others."""
+    """Put a collection of several origins on several lines; return the origin if it has one."""
     common: Origin | None = origin(node)
     for part in parts(node):
         if _spread(part) != origin(node):

@@ -33,13 +33,13 @@ _UNFOLDED = 2**20
 _Dumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 
 Files = tuple[LayerFile, ...]
-"""Files laid over each other, lowest first."""
+"""The files of a flow or cluster, laid over each other, lowest first."""
 Check = Callable[[str], ClusterResources | None]
-"""Raises ``SpecError``; returns the content of a cluster file."""
+"""Returns the content of a cluster file, None for a flow. Raises ``SpecError``."""
 
 
 def render(inventory: Inventory) -> Mapping[str, Resources]:
-    """By site. Raises ``InventoryError`` with all problems of all sites, each once."""
+    """Return each site's resources. Raises ``InventoryError`` with all problems of all sites."""
     rendering = _Rendering()
     rendered = {
         site.name: rendering.resources(site, _layers(inventory, site))
@@ -61,7 +61,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Laid:
-    """A laid tree and its variables; ``untouched``: the only file, if its text stays the same."""
+    """A merged tree and its variables; ``untouched``: its only file, if the text is unchanged."""
 
     tree: yaml.Node
     names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Laid:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A file of a site. ``source``: origin of the text; ``cluster``: content of a cluster file."""
+    """A rendered file. ``source``: the text's origin; ``cluster``: content of a cluster file."""
 
     text: str
     source: LayerFile | yaml.Node
@@ -80,7 +80,7 @@ class Rendered:
 
 
 class _Rendering:
-    """Caches work that sites share. ``problems``: with their sites."""
+    """Renders sites; caches the work that sites share. ``problems``: each with its sites."""
 
     def __init__(self) -> None:
         self.problems: dict[InventoryProblem, list[str]] = {}
@@ -89,7 +89,7 @@ class _Rendering:
         self._rendered: dict[tuple[Files, tuple[str | None, ...]], Rendered] = {}
 
     def resources(self, site: Site, own: Mapping[str, Layer]) -> Resources:
-        """Of a site's ``own`` layers; invalid when there are problems."""
+        """Return the resources of a site with these layers; invalid when there are problems."""
         values = {**site.variables, "site": site.name}
         if site.zone:
             values["zone"] = site.zone
@@ -187,7 +187,7 @@ def _render(laid: Laid, values: Mapping[str, str], check: Check) -> Rendered:
 
 
 def written(tree: yaml.Node) -> str:
-    """Without folded lines: equal trees have equal texts."""
+    """Return the tree's text, without folded lines, so that equal trees have equal texts."""
     text: str = yaml.serialize(tree, Dumper=_Dumper, width=_UNFOLDED, allow_unicode=True)
     return text
 
@@ -229,7 +229,7 @@ def _placed(
 
 
 def _places(tree: yaml.Node, text: str) -> Mapping[tuple[int, str | None], Origin]:
-    """(line, path) and (line, None) in the text -> origin. Empty for a text too large to parse."""
+    """Return the origin of each (line, path) and (line, None); empty for a too large text."""
     try:
         pending = deque([(tree, document.compose(text), "")])
     except SpecError:

@@ -47,7 +47,7 @@ def check_connect_string(text: str) -> None:
 
 
 def clusters(connect_string: str) -> set[str]:
-    """The cluster identities of a connect string: strings of one cluster share at least one."""
+    """Return the identities of a connect string; two strings of one cluster share at least one."""
     servers, _, chroot = connect_string.partition("/")
     return {f"{server.lower()}/{chroot}" for server in servers.split(",")}
 
@@ -66,7 +66,7 @@ def check_failures(text: str) -> None:
 
 
 def failures(text: str, sites: int) -> int:
-    """The number of a wave's sites that may fail; a share is rounded down."""
+    """Return how many sites of a wave may fail; a share is rounded down."""
     return sites * int(text[:-1]) // 100 if text.endswith("%") else int(text)
 
 
@@ -224,7 +224,7 @@ class SitesFile:
 
 @dataclass(frozen=True)
 class Sites:
-    """``declared``: the names of all groups and sites, invalid ones too."""
+    """The content of the file. ``declared``: names of all groups and sites, even invalid ones."""
 
     name: str
     declared: Mapping[str, tuple[str, ...]]
@@ -234,7 +234,7 @@ class Sites:
 
 
 def read(root: yaml.Node) -> Sites:
-    """Problems are in the result."""
+    """Return the content of ``sites.yaml``, with its problems."""
     decoder = Decoder()
     file = decoder.mapping(SitesFile, root, "")
     top = document.items(root)

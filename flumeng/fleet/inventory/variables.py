@@ -31,7 +31,7 @@ def check_name(text: str) -> None:
 
 @dataclass(frozen=True)
 class Usage:
-    """``names``: sorted variables of the tree; ``changes``: whether filling in changes anything."""
+    """Variables used in a tree. ``names``: sorted; ``changes``: whether filling in changes it."""
 
     names: tuple[str, ...]
     changes: bool
@@ -51,7 +51,7 @@ def usage(root: yaml.Node) -> Usage:
 def filled(
     root: yaml.Node, values: Mapping[str, str], problems: Problems, path: str = ""
 ) -> yaml.Node:
-    """The tree with its variables filled in; unchanged nodes are shared with ``root``."""
+    """Return the tree with its variables filled in; unchanged nodes are shared with ``root``."""
     if isinstance(root, yaml.MappingNode):
         pairs = [
             (key, filled(value, values, problems, f"{path}.{key.value}" if path else key.value))
@@ -80,7 +80,7 @@ def filled(
 
 
 def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The filled text, and the errors of unfilled variables."""
+    """Return the text with its variables filled in, and the errors of unfilled ones."""
     wrong = []
 
     def value(match: re.Match[str]) -> str:

@@ -34,7 +34,7 @@ class Chain:
         self._segments = (*self._segments, fresh)
 
     def acked(self, ack: int) -> int:
-        """Counts the oldest sealed segments with all events below ``ack``."""
+        """Return how many of the oldest sealed segments hold only events below ``ack``."""
         ends = (after.base for after in self._segments[1:])
         return sum(1 for _ in itertools.takewhile(lambda end: end <= ack, ends))
 
@@ -58,7 +58,8 @@ class Chain:
         return gone
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yields frames of [start, end); ``end`` is safe. Raises BelowFloorError, CorruptError."""
+        """Yield windows of the frames with seqs [start, end), all of which must be synced. Raises
+        BelowFloorError when ``start`` was trimmed, CorruptError for a damaged header."""
         segments = self._segments
         if start < segments[0].base:
             raise BelowFloorError(
@@ -70,7 +71,7 @@ class Chain:
                 yield from part.windows(max(start, part.base), min(end, part_end))
 
     def check(self, *, sound: bool) -> None:
-        """Asserts the invariants; in a ``sound`` journal also the lengths of the files."""
+        """Assert the invariants; in a ``sound`` journal also check the lengths of the files."""
         bases = [part.base for part in self._segments]
         assert bases == sorted(set(bases))
         assert self._sealed_bytes == sum(part.length for part in self._segments[:-1])

@@ -1,9 +1,6 @@
-"""The checkpoint: one block of 512 bytes that records how far a journal is on disk.
-
-It is written in place after each sync of the data, so it may lag the data but never leads it.
-Recovery never truncates below its offset: those events were acknowledged. It needs no new disk
-space, so a full disk cannot stop it.
-"""
+"""The checkpoint: one block of 512 bytes that records how far a journal is on disk. Written in
+place after each sync of the data, it may lag the data but never leads it, and a full disk cannot
+stop it. Recovery never truncates below its offset: those events were acknowledged."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
 _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory", "replicated"]
-"""The condition for an ack: synced, written, received, or synced on every in-sync replica."""
+"""Events are acked once synced, written, received, or synced on every in-sync replica."""
 
 NO_BOOT = bytes(16)
 NO_BARRIER = 2**64 - 1
@@ -40,9 +37,9 @@ _DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All events below ``safe`` are on disk: up to ``offset`` in ``segment``, and all earlier
-    segments. ``boot`` is set while some events may be only in the kernel of that boot. Readers stop
-    at ``barrier``, an unaccepted loss."""
+    """How far a journal is on disk. All events below ``safe`` are: in ``segment`` up to byte
+    ``offset``, and in all earlier segments. ``boot`` is the boot id of the machine while events may
+    be only in its page cache. Readers stop at ``barrier``, the start of an unaccepted loss."""
 
     journal: bytes
     term: int
@@ -116,12 +113,12 @@ class CheckpointFile:
         self._synced_at = clock()
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Overwrites the block in the page cache: it survives the process."""
+        """Overwrite the block in the page cache, where it survives a crash of the process."""
         self._disk.write(self._fd, [checkpoint.pack()], 0)
 
     def sync(self, *, now: bool) -> None:
-        """Syncs ``now``, or 100 ms after the last sync: an older block only widens a possibly torn
-        tail."""
+        """Sync the file, unless ``now`` is false and the last sync was less than 100 ms ago. An
+        older block on disk only lengthens the part that recovery may find torn."""
         if now or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
             self._disk.sync(self._fd)
             self._synced_at = self._clock()
@@ -131,7 +128,7 @@ class CheckpointFile:
 
 
 def read(path: Path, journal: bytes) -> Checkpoint:
-    """Raises CorruptError for a missing, truncated or damaged checkpoint."""
+    """Return the checkpoint in a file. Raises CorruptError when it is missing or damaged."""
     try:
         block = path.read_bytes()
     except FileNotFoundError as error:

@@ -19,8 +19,8 @@ Encoded = TypeVar("Encoded")
 
 
 class Appendable(Protocol[Encoded]):
-    """A journal that group commit writes. ``encode`` is thread-safe and raises as
-    ``Payload.encode``; after HeldError an append is repeated with the same events."""
+    """The methods of a journal that group commit calls. ``encode`` is thread-safe and raises as
+    ``Payload.encode``. After a HeldError, group commit repeats the append with the same events."""
 
     id: str
 
@@ -35,11 +35,11 @@ class Appendable(Protocol[Encoded]):
     def append_encoded(self, payload: Encoded) -> int: ...
     def sync(self) -> int: ...
     def confirms(self, end: int) -> bool:
-        """Whether events below ``end`` may be acknowledged, asked after a sync. If not yet, the
-        callback of ``on_confirmed`` follows."""
+        """Return whether events below ``end`` may be acknowledged; called after a sync. If not yet,
+        the journal calls the callback of ``on_confirmed`` later."""
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Sets the callback for changes of ``confirms``; called once, before the first append."""
+        """Set the callback for changes of ``confirms``; called once, before the first append."""
 
     def maintain(self) -> None: ...
     def trim(self, ack: int) -> None: ...
@@ -74,7 +74,7 @@ class Log(Protocol):
     def closed(self) -> bool: ...
     @property
     def full(self) -> bool:
-        """Whether the last append found no room."""
+        """Whether the last append was rejected for lack of space."""
 
     @property
     def bytes(self) -> int: ...
@@ -103,8 +103,8 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Events of [floor, safe) can be read; ``held`` more lie behind an unaccepted loss. A ``full``
-    journal accepts no events until some are acked."""
+    """The progress of a journal, for its readers. Events of [floor, safe) can be read; ``held``
+    more follow an unaccepted loss. A ``full`` journal accepts no events until some are acked."""
 
     term: int
     floor: int

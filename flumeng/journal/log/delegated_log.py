@@ -1,4 +1,4 @@
-"""Delegates the attributes of a ``Log`` to a journal."""
+"""A base class that forwards the attributes of ``Log`` to a wrapped journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Delegated(Generic[T]):
 
 
 class DelegatedLog:
-    """Delegates to ``_journal``, which may be replaced; ``listeners`` stay the same."""
+    """A log that forwards to ``_journal``, which may be replaced; ``listeners`` stay registered."""
 
     _journal: Journal
     listeners: Listeners

@@ -30,7 +30,7 @@ _SPARE_BYTES = 64 << 10
 
 
 def path_of(parent: Path, journal: str) -> Path:
-    """Raises UserError for an invalid id."""
+    """Return the directory of a journal. Raises UserError for an invalid id."""
     if not is_id(journal):
         raise UserError(f"invalid journal id {journal!r}: it must be the name of a directory")
     return parent / journal
@@ -46,8 +46,8 @@ def create(
     replica: Replica | None = None,
     base: int = 0,
 ) -> None:
-    """Creates a journal without events, with first seq ``base``: under a hidden name, synced, then
-    renamed. Nothing remains after UserError or OSError."""
+    """Create the directory of a journal without events, with first seq ``base``. It is made under a
+    hidden name, synced and renamed, so nothing remains after a UserError or OSError."""
     if path.exists():
         raise UserError(f"{path} exists already")
     _make_parents(path.parent, disk)
@@ -94,7 +94,7 @@ def _make_parents(directory: Path, disk: Disk) -> None:
 
 
 def hidden(path: Path) -> Path:
-    """Clears and returns the hidden name of a journal that is being created or removed."""
+    """Return the hidden name of a journal during creation or removal, and delete an old one."""
     name = path.with_name(f".{path.name}{_HIDDEN}")
     if name.exists():
         shutil.rmtree(name)
@@ -102,7 +102,7 @@ def hidden(path: Path) -> Path:
 
 
 def find(parent: Path) -> list[Path]:
-    """Lists the journals in a directory; deletes remains of interrupted creations and removals."""
+    """Return the journals in a directory; delete remains of interrupted creations and removals."""
     if not parent.exists():
         return []
     for left_over in parent.glob(f".*{_HIDDEN}"):
@@ -111,7 +111,7 @@ def find(parent: Path) -> list[Path]:
 
 
 def lock(path: Path, *, make: bool = True) -> int:
-    """Locks the journal until the descriptor is closed. Raises UserError if it is in use."""
+    """Lock a journal; closing the descriptor unlocks it. Raises UserError when it is in use."""
     how = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
     fd = os.open(path / _LOCK, how | os.O_CLOEXEC, 0o600)
     try:
@@ -133,12 +133,12 @@ def in_use(path: Path) -> bool:
 
 
 def spare(path: Path) -> Path:
-    """A file of reserved blocks, for a new segment on a full disk."""
+    """Return the path of the spare file: preallocated blocks for a new segment on a full disk."""
     return path / _SPARE
 
 
 def make_spare(path: Path, disk: Disk) -> None:
-    """Reserves the spare file, if there is room."""
+    """Preallocate the spare file, if the disk has room."""
     file = spare(path)
     if file.exists():
         return
@@ -154,7 +154,7 @@ def make_spare(path: Path, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Translates OSError while a journal is created or opened."""
+    """Turn an OSError of creating or opening a journal into an error of flumeng."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,4 @@
-"""The file system adapter of journals; errors leave as ``OSError``. Tests replace it to fail writes
-and syncs and to model power cuts."""
+"""The file system of journals; raises OSError. Tests replace it to fail writes or cut power."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 class Disk:
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
-        """Writes all parts from ``offset`` on; continues short writes."""
+        """Write all parts, one after another, from ``offset`` on; short writes are continued."""
         left = [view for part in parts if (view := memoryview(part).cast("B")).nbytes]
         while left:
             written = os.pwritev(fd, left, offset)
@@ -38,7 +37,7 @@ class Disk:
         os.fdatasync(fd)
 
     def sync_directory(self, directory: Path, opened: int | None = None) -> None:
-        """Syncs the names in the directory; ``opened`` is its descriptor, if it is open already."""
+        """Sync the names in a directory; ``opened`` is its descriptor, if it is open already."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY) if opened is None else opened
         try:
             os.fsync(fd)
@@ -47,12 +46,12 @@ class Disk:
                 os.close(fd)
 
     def free_bytes(self, fd: int) -> int:
-        """Bytes that an unprivileged process may still write."""
+        """Return the bytes that an unprivileged process may still write to the file system."""
         status = os.fstatvfs(fd)
         return status.f_bavail * status.f_frsize
 
     def boot(self) -> bytes:
-        """Identifies this boot of the machine by 16 bytes, random if unknown."""
+        """Return 16 bytes that identify this boot of the machine; random when unknown."""
         try:
             return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
         except (OSError, ValueError):
@@ -60,7 +59,7 @@ class Disk:
 
 
 class TimedDisk(Disk):
-    """Measures its syncs."""
+    """A disk that measures the duration of syncs."""
 
     def __init__(self) -> None:
         self.sync_seconds = Histogram()
@@ -72,7 +71,7 @@ class TimedDisk(Disk):
 
 
 def read_into(fd: int, view: memoryview, offset: int) -> int:
-    """Fills ``view`` from ``offset``; returns the bytes read, fewer only at the end of the file."""
+    """Fill ``view`` from ``offset``; return the bytes read, fewer only at the end of the file."""
     done = 0
     while done < view.nbytes:
         read = os.preadv(fd, [view[done:]], offset + done)

@@ -4,13 +4,13 @@
 
 HKDF-SHA256 derives the cipher's key from the journal's key, the salt and the journal's identity. A
 ``Sealer`` draws a salt when it is made, keeps it in memory only, and counts its frames in the
-nonce. No part of a nonce depends on a place on disk or on data of an earlier process, so neither a
-rewritten torn tail nor copied files reuse one. Half of the nonce is random as well, in case the
-memory of a running process is copied.
+nonce. A nonce does not depend on an offset on disk or on data of an earlier process. So neither a
+rewritten torn tail nor copied files reuse a nonce. Eight of its bytes are random as well, in case
+the memory of a running process is copied.
 
 The frame's header (except its checksums), source state, key id, salt and nonce are authenticated
-with the events: no frame passes changed or at another place. The frame's own checksum covers the
-bytes on disk, so scans, recovery and repair need no key.
+with the events: a changed or moved frame is rejected. The frame's checksum covers the bytes on
+disk, so scans, recovery and repair need no key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from flumeng.platform.errors import UserError
 
 KEY_BYTES = 32
 FRAMES_A_SALT = 1 << 16
-"""Far below the limits of AES-GCM under one key, even for the largest frames."""
+"""Maximum frames under one salt: far below the limits of AES-GCM, even for large frames."""
 SALT_BYTES = 16
 TAG_BYTES = 16
 _ENVELOPE = struct.Struct(f"<8s{SALT_BYTES}s12s")
@@ -54,14 +54,14 @@ assert _ENVELOPE.size + TAG_BYTES == ENCRYPTION_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """``id`` names the key in frames and messages without revealing it."""
+    """An encryption key; its ``id`` names it in frames and messages without revealing it."""
 
     id: str
     material: bytes = field(repr=False)
 
     @classmethod
     def parse(cls, text: str, reference: str) -> Key:
-        """Parses 32 bytes as hexadecimal digits or base64. The UserError omits the text."""
+        """Parse 32 bytes in hexadecimal or base64. Raises UserError, which omits the text."""
         material = b""
         with suppress(ValueError):  # whose trace would show the text
             material = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else _from_base64(text)
@@ -81,7 +81,7 @@ def _from_base64(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Keyring:
-    """Keys by the references of their secrets; the first encrypts new frames."""
+    """Keys by the reference of the secret that holds each; the first key encrypts new frames."""
 
     keys: Mapping[str, Key]
 
@@ -94,7 +94,7 @@ class Keyring:
         return next(iter(self.keys.values()))
 
     def find(self, key_id: str) -> Key:
-        """Raises KeyMissingError."""
+        """Return the key with an id. Raises KeyMissingError when the keyring lacks it."""
         for key in self.keys.values():
             if key.id == key_id:
                 return key
@@ -104,8 +104,8 @@ class Keyring:
         )
 
     def opened(self, frame: pa.Buffer, header: FrameHeader) -> tuple[pa.Buffer, FrameHeader]:
-        """Decrypts a frame; returns a plain one unchanged. Raises KeyMissingError,
-        BadFrameError."""
+        """Return a decrypted frame and its new header; a plain frame is returned unchanged. Raises
+        KeyMissingError, and BadFrameError for a forged or moved frame."""
         if not header.encrypted:
             return frame, header
         key_id, salt, nonce = _ENVELOPE.unpack_from(frame, header.message_offset)
@@ -156,7 +156,7 @@ def _decrypted(cipher: Any, nonce: bytes, sealed: pa.Buffer, associated: bytes) 
 
 
 class Sealer:
-    """Encrypts frames of one journal, for its appending thread."""
+    """Encrypts the frames of one journal, in the thread that appends them."""
 
     def __init__(
         self, key: Key, journal: bytes, chance: Callable[[int], bytes] = os.urandom
@@ -169,7 +169,7 @@ class Sealer:
     def seal(
         self, header: FrameHeader, state: bytes, message: Any
     ) -> tuple[FrameHeader, list[Any]]:
-        """Returns the encrypted frame's header and buffers, different at each call."""
+        """Encrypt a frame and return its new header and buffers, which differ at each call."""
         if self._count == FRAMES_A_SALT:
             self._begin()
         nonce = _NONCE.pack(self._count, self._chance(8))

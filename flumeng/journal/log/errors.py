@@ -7,8 +7,7 @@ from flumeng.platform.errors import CorruptError, NotAllowedError, UnavailableEr
 
 
 class JournalFailedError(CorruptError):
-    """A write or sync failed, so the content of the disk is unknown: the journal rejects appends
-    until it is reopened."""
+    """A write or sync failed: the disk's content is unknown, so only reopening allows appends."""
 
 
 class HeldError(UnavailableError):
@@ -28,11 +27,11 @@ class OutOfDescriptorsError(HeldError):
 
 
 class NotServedError(UnavailableError):
-    """The server does not have that journal now."""
+    """The server does not serve the requested journal now."""
 
 
 class KeyMissingError(UnavailableError):
-    """The key of encrypted events is missing; they wait for it."""
+    """The key of encrypted events is not on this node; readers wait for it."""
 
 
 class DeniedError(NotAllowedError):
@@ -40,11 +39,11 @@ class DeniedError(NotAllowedError):
 
 
 class TapDeniedError(NotAllowedError):
-    """The node's policy forbids taps of that flow."""
+    """The node's policy forbids a live tap of the requested flow."""
 
 
 class TapsBusyError(UnavailableError):
-    """The server has reached its limit of taps; retry later."""
+    """The server has reached its limit of live taps; retry later."""
 
 
 class DataLossError(CorruptError):
@@ -52,15 +51,15 @@ class DataLossError(CorruptError):
 
 
 class BelowFloorError(DataLossError):
-    """The range begins below the floor: its events were trimmed."""
+    """The requested range begins below the floor: its first events were trimmed."""
 
 
 class AboveSafeError(DataLossError):
-    """The range ends above the durable events."""
+    """The requested range ends above the durable events."""
 
 
 def held(what: str, error: OSError) -> HeldError | None:
-    """Returns a HeldError for temporary errors: a full disk, too many open files."""
+    """Return a HeldError for a temporary error (a full disk, too many open files), else None."""
     if error.errno in FULL:
         return DiskFullError(f"{what}: {error.strerror}", f"disk full: {error.strerror}")
     if error.errno in OUT_OF_DESCRIPTORS:

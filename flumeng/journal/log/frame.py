@@ -4,8 +4,8 @@
 
 Each part begins on a multiple of 64 bytes, padded with zeros. One CRC covers everything after the
 header. Another covers the header itself, with the first CRC and the frame's identity (journal,
-term, sequence numbers). So every bit is checked, a frame of another journal or place never passes,
-and a scan over headers can trust their lengths without reading the rest.
+term, sequence numbers). So every bit is checked, and a frame of another journal or position is
+rejected. A scan can trust the lengths in headers without reading the payloads.
 
 Arrow IPC itself has no checksum: most flipped bits would read back as wrong data.
 """
@@ -69,11 +69,11 @@ _BUFFERS, _COMPRESSION = 2, 3  # of the table RecordBatch
 
 
 class BadFrameError(CorruptError):
-    """The bytes are no valid frame of this journal; the caller adds the place."""
+    """The bytes are not a valid frame of this journal; the caller adds the offset."""
 
 
 def identity(journal: str) -> bytes:
-    """Derives the 16 bytes that identify a journal in its files."""
+    """Return the 16 bytes that identify a journal in its files."""
     return uuid.uuid5(_NAMESPACE, journal).bytes
 
 
@@ -83,7 +83,7 @@ def padded(length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """The first 64 bytes of a frame with seqs [first_seq, end), and all of a ``lost`` one."""
+    """The header of a frame with seqs [first_seq, end). A ``lost`` frame consists of its header."""
 
     journal: bytes
     term: int
@@ -109,12 +109,11 @@ class FrameHeader:
 
     @property
     def length(self) -> int:
-        """Bytes of the whole frame."""
         return self.message_offset + padded(self.message_bytes)
 
     @property
     def identity(self) -> bytes:
-        """The fields without checksums, which depend on the bytes on disk."""
+        """The packed fields without checksums, which depend on the bytes on disk."""
         return replace(self, payload_crc=0)._fields()
 
     def pack(self) -> bytes:
@@ -139,8 +138,8 @@ class FrameHeader:
 
     @classmethod
     def unpack(cls, data: Any, offset: int, journal: bytes) -> FrameHeader:
-        """Checks the header at ``offset`` and bounds its lengths. Raises BadFrameError, and
-        UserError for an unknown format."""
+        """Return the header at ``offset``, with its checksum, journal and lengths checked. Raises
+        BadFrameError, and UserError for an unknown format."""
         view = memoryview(data)[offset : offset + HEADER_BYTES]
         if len(view) < HEADER_BYTES:
             raise BadFrameError("the header is cut short")
@@ -170,7 +169,7 @@ class FrameHeader:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A frame without its place. ``state``: changed keys of source state; None deletes one."""
+    """A frame that has no seqs yet. ``state``: changed keys of source state; None deletes a key."""
 
     rows: int
     state: dict[str, object]
@@ -181,7 +180,7 @@ class Payload:
 
     @classmethod
     def encode(cls, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
-        """Raises UserError for a batch over the limits or of another schema."""
+        """Encode events and state changes. Raises UserError for wrong schema or exceeded limits."""
         if batch.schema != EVENT_SCHEMA:
             raise UserError(f"a batch has other columns than an event: {batch.schema}")
         if batch.num_rows > MAX_ROWS:
@@ -219,7 +218,7 @@ def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
 
 
 def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
-    """Checks every bit of a whole frame. Raises BadFrameError."""
+    """Return the header of a whole frame after checking every bit. Raises BadFrameError."""
     header = FrameHeader.unpack(frame, 0, journal)
     if header.length != frame.size:
         raise BadFrameError(f"the frame has {frame.size} bytes, its header says {header.length}")
@@ -229,15 +228,15 @@ def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
 
 
 def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Checks a whole frame and reads its events. Raises BadFrameError."""
+    """Return the header and events of a whole frame, fully checked. Raises BadFrameError."""
     header = verify(frame, journal)
     return header, events(frame, header)
 
 
 def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
-    """Reads the events of a verified frame, without copying uncompressed ones. A checksum does not
-    prove that the writer was sound: all offsets and lengths are validated before use. Raises
-    BadFrameError, also for lost or encrypted events."""
+    """Return the events of a verified frame; uncompressed events are not copied. All offsets and
+    lengths are validated, since a checksum does not prove that the writer was correct. Raises
+    BadFrameError for invalid, lost or encrypted events."""
     if header.encrypted:
         raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
     if header.lost:
@@ -262,7 +261,7 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
 
 
 def _require_times(batch: pa.RecordBatch) -> None:
-    """Arrow accepts any number as a time; sinks need the years 1 to 9999."""
+    """Raise BadFrameError for times outside of the years 1 to 9999: sinks need these."""
     times = batch.column(1)
     if len(times):
         micros = np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset)
@@ -271,7 +270,7 @@ def _require_times(batch: pa.RecordBatch) -> None:
 
 
 def encode_state(state: Mapping[str, object]) -> bytes:
-    """Returns no bytes for an empty state. Raises UserError above 16 MiB."""
+    """Return source state as JSON, without any bytes when empty. Raises UserError above 16 MiB."""
     blob = json.dumps(state, separators=(",", ":")).encode() if state else b""
     if len(blob) > MAX_STATE_BYTES:
         raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_STATE_BYTES}")
@@ -291,8 +290,8 @@ def decode_state(blob: Any) -> dict[str, object]:
 
 
 def encode_whole_state(state: Mapping[str, object]) -> bytes:
-    """As ``encode_state``, up to 1 GiB: above 16 MiB as several lines of JSON, each encoded alone
-    so that other threads run in between."""
+    """Return complete source state as JSON, up to 1 GiB. Above 16 MiB it has several lines, encoded
+    one by one so that other threads run in between."""
     entries = iter(state.items())
     parts = []
     while part := dict(itertools.islice(entries, STATE_KEYS_AT_ONCE)):
@@ -341,7 +340,7 @@ def _lz4_pays(batch: pa.RecordBatch) -> bool:
 
 
 def _repeated_bytes(batch: pa.RecordBatch) -> int:
-    """Bytes of host and attributes; for a slice, those of the whole array."""
+    """Return the bytes of hosts and attributes; for a slice, those of the whole array."""
     texts = batch.column(2), batch.column(3).keys, batch.column(3).items
     return sum(column.buffers()[2].size for column in texts)
 
@@ -359,8 +358,8 @@ _PROLOGUE_BYTES = _prologue_bytes()
 
 
 def unpacked_bytes(message: pa.Message) -> int:
-    """Memory needed to unpack a record batch; 0 when uncompressed. Raises CorruptError for another
-    kind of message and for an invalid flatbuffer."""
+    """Return the bytes of memory that a record batch needs when unpacked; 0 when it is
+    uncompressed. Raises CorruptError for another kind of message and for an invalid flatbuffer."""
     if message.type != "record batch":
         raise CorruptError(f"the message is no record batch but a {message.type}")
     metadata = memoryview(message.metadata)
@@ -382,7 +381,7 @@ def unpacked_bytes(message: pa.Message) -> int:
 
 
 def _field(data: Any, table: int, number: int) -> int:
-    """The position of a flatbuffer table's field; 0 for its default."""
+    """Return the position of a field in a flatbuffer table; 0 when the field has its default."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
     slot = 4 + 2 * number

@@ -1,4 +1,4 @@
-"""Scans one segment file of a closed journal frame by frame, and resumes after damage."""
+"""Scans a segment of a closed journal; after damage it continues at the next valid frame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """A valid frame; ``batch`` is None for lost events or without their key ``locked``."""
+    """A valid frame. ``batch`` is None if its events are lost or the key ``locked`` is missing."""
 
     offset: int
     header: FrameHeader
@@ -46,8 +46,8 @@ class Bad:
 def scan(
     fd: int, first: int, size: int, journal: bytes, keyring: Keyring = NO_KEYS
 ) -> Iterator[Good | Bad]:
-    """Yields everything from ``first`` to ``size``. Raises UserError for an unknown format. Without
-    their key, encrypted frames are checked by checksums only."""
+    """Yield the valid frames and damaged ranges between the offsets ``first`` and ``size``. Without
+    their key, encrypted frames are checked by checksum. Raises UserError for an unknown format."""
     offset = first
     while offset < size:
         end = size
@@ -78,7 +78,7 @@ def _look_into(offset: int, header: FrameHeader, frame: pa.Buffer, keyring: Keyr
 
 
 def _next_frame(fd: int, offset: int, size: int, journal: bytes) -> int:
-    """The offset of the next whole frame, or ``size``."""
+    """Return the offset of the next valid frame, or ``size`` when none follows."""
     while offset < size:
         block = _read_what_can_be(fd, offset, min(_SEARCH_BYTES, size - offset))
         at = block.find(MAGIC)
@@ -108,7 +108,7 @@ def _read(fd: int, offset: int, size: int) -> bytearray:
 
 
 def _read_what_can_be(fd: int, offset: int, size: int) -> bytes:
-    """Reads with zeros in place of unreadable bytes."""
+    """Return bytes of a file, with zeros in place of unreadable ones."""
     try:
         return bytes(_read(fd, offset, size)).ljust(size, b"\0")
     except OSError:

@@ -4,8 +4,8 @@ Items submitted during a sync form the next group, so groups grow with the load.
 waits a few milliseconds for more items, longer when many journals are busy. Under load the next
 group is built during a sync. ``on_durable`` is never called before the sync.
 
-All journals of a process share a few threads; an idle or waiting journal holds none. A group commit
-is its journal's only writer, in one thread at a time.
+All journals of a process share a few threads; an idle or waiting journal occupies none. Only its
+group commit writes to a journal, in one thread at a time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ TELL_AGAIN_SECONDS = 60.0
 CONFIRM_SECONDS = 0.25
 LONG_SECONDS = 1.0
 STOP_SECONDS = 2.0
-"""How long a stopping group waits for replicas; unconfirmed items stay unanswered."""
+"""Seconds that ``stop`` waits for replicas; unconfirmed items are never acknowledged."""
 REPLICAS_BEHIND = "other replicas do not have it yet"
 FEW_JOURNALS = 16
 COMMITS_PER_SECOND = 200
 MOST_GATHERING_SECONDS = 2.0
 GATHERED_BYTES = 128 << 10
-"""A group this large is committed at once, however many journals are busy."""
+"""A group of this size is committed at once, however many journals are busy."""
 AHEAD_FROM = 4
-"""The next group is built early once 1/AHEAD_FROM of a full one waits."""
+"""The next group is built during a sync if 1/AHEAD_FROM of a full group is waiting."""
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def _builders() -> ThreadPoolExecutor:
 
 
 def gathering_seconds(busy: int) -> float:
-    """How long a group gathers items when ``busy`` journals share a bounded rate of commits."""
+    """Return how long a group collects items if ``busy`` journals share a rate of commits."""
     if busy <= FEW_JOURNALS:
         return 0.0
     return min(busy / COMMITS_PER_SECOND, MOST_GATHERING_SECONDS)
@@ -76,12 +76,12 @@ class GroupCommit(Generic[Item]):
     """The writer of one journal.
 
     ``build`` encodes the items of a group in order and reports items that it leaves out; it runs
-    for one group at a time, in another thread. ``on_durable(items, end)`` and ``on_failed(error)``
-    are called in the writing thread; the items' events lie below ``end``.
+    for one group at a time, possibly in another thread. ``on_durable(items, end)`` and
+    ``on_failed(error)`` are called in the writing thread; the items' events lie below ``end``.
 
-    ``on_pressure(True)`` is called when more than ``max_bytes`` wait or the journal accepts
-    nothing. ``on_pressure(False)`` follows when it accepts again and less than half waits. The
-    calls alternate, with the lock held: the callback must not block.
+    ``on_pressure(True)`` is called when more than ``max_bytes`` are pending or the journal accepts
+    nothing. ``on_pressure(False)`` follows when the journal accepts events again and less than half
+    of that is pending. The calls alternate, with the lock held: the callback must not block.
 
     On a full disk the group waits and is retried. Any other error is final: nothing becomes durable
     after it, and ``on_failed`` is called once.
@@ -111,7 +111,7 @@ class GroupCommit(Generic[Item]):
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
         self._not_before = -inf
-        """The monotonic time until which the group gathers."""
+        """The monotonic time before which waiting items are not committed."""
         self._submitted = 0
         self._settled = 0
         self._pending_bytes = 0
@@ -136,7 +136,6 @@ class GroupCommit(Generic[Item]):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes submitted and not durable yet."""
         return self._pending_bytes
 
     @property
@@ -145,12 +144,11 @@ class GroupCommit(Generic[Item]):
 
     @property
     def held_by(self) -> str:
-        """Why the journal accepts nothing now; empty while it does."""
+        """The reason why commits wait now (a full disk, late replicas), or an empty string."""
         return self._held_by
 
     def submit(self, item: Item) -> None:
-        """Queues an item; never blocks. Raises JournalFailedError after a failure, UnavailableError
-        after ``stop``."""
+        """Queue an item; never blocks. Raises JournalFailedError; UnavailableError once stopped."""
         with self._lock:
             self.require_sound()
             if self._ended:
@@ -165,7 +163,7 @@ class GroupCommit(Generic[Item]):
                 self._tell_pressure()
 
     def _gather(self) -> None:
-        """Schedules the group; called after each item, with the lock held."""
+        """Schedule the next commit after an item was added; called with the lock held."""
         delay, enough = self._max_delay_seconds, self._group_bytes
         gathering = gathering_seconds(self._threads.busy)
         crowded = gathering > delay
@@ -179,7 +177,7 @@ class GroupCommit(Generic[Item]):
             self._job.wake(delay)
 
     def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
-        """Changes the limits of the next groups; never above ``max_bytes``."""
+        """Change the delay of later groups, and their size up to ``max_bytes``."""
         self._max_delay_seconds = max_delay_seconds
         self._group_bytes = min(group_bytes, self._max_bytes)
 
@@ -190,7 +188,7 @@ class GroupCommit(Generic[Item]):
                 self._job.wake()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Calls back once, in any thread, when all items submitted so far are durable or failed."""
+        """Call back once, in any thread, when all items submitted so far are durable or failed."""
         with self._lock:
             if not (self._ended or self._settled >= self._submitted):
                 self._on_settled.append((self._submitted, callback))
@@ -198,8 +196,8 @@ class GroupCommit(Generic[Item]):
         callback()
 
     def drain(self, timeout_seconds: float | None = None) -> None:
-        """Waits until all items submitted so far are durable. Raises JournalFailedError, and
-        UnavailableError after the timeout."""
+        """Wait until all items submitted so far are durable. Raises JournalFailedError after a
+        failure, UnavailableError when some are not durable at the timeout."""
         settled = threading.Event()
         with self._lock:
             submitted = self._submitted
@@ -215,13 +213,13 @@ class GroupCommit(Generic[Item]):
         )
 
     def stop(self) -> None:
-        """Waits until submitted items are durable; on a full disk leaves the rest."""
+        """Commit the submitted items, then end; blocks. On a full disk the rest is not written."""
         ended = threading.Event()
         self.end(ended.set)
         ended.wait()
 
     def end(self, callback: Callable[[], None]) -> None:
-        """As ``stop``, with a callback in any thread."""
+        """As ``stop``, but return at once; ``callback`` runs in any thread at the end."""
         with self._lock:
             self._stopping = True
             if not self._ended:
@@ -285,7 +283,7 @@ class GroupCommit(Generic[Item]):
                 yield 0.0
 
     def _rest_seconds(self) -> float | None:
-        """Seconds until work is due; None when there is none."""
+        """Return the seconds until the next work is due; None when no work is waiting."""
         rests = [TEND_SECONDS] if self._journal.restless else []
         if self._unconfirmed:
             rests.append(CONFIRM_SECONDS)
@@ -300,7 +298,6 @@ class GroupCommit(Generic[Item]):
         return group, _builders().submit(lambda: list(self._build(group)))
 
     def _take(self) -> list[Item]:
-        """The next group; empty while it gathers."""
         group: list[Item] = []
         with self._lock:
             if time.monotonic() < self._not_before and not self._stopping:
@@ -313,7 +310,7 @@ class GroupCommit(Generic[Item]):
         return group
 
     def _settle_confirmed(self) -> None:
-        """Settles groups that all replicas have; reports a long wait as ``held_by``."""
+        """Settle the groups that all in-sync replicas have; after a long wait set ``held_by``."""
         while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
             self._settle(*self._unconfirmed.popleft())
             self._unconfirmed_since = time.monotonic()
@@ -342,7 +339,8 @@ class GroupCommit(Generic[Item]):
             callback()
 
     def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, int | None]:
-        """Retries until the journal accepts the write, and trims meanwhile. None when stopping."""
+        """Repeat a write until the journal accepts it, and trim between the attempts. Returns the
+        seq of the write, or None when the group commit is stopping."""
         while True:
             try:
                 seq = write()

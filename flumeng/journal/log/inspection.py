@@ -1,5 +1,5 @@
-"""Inspects a journal's directory in any condition, without a lock; of an open journal only the
-events below its checkpoint."""
+"""Inspects a journal's directory, damaged or not, without locking it. Of a journal in use it
+inspects only the events below the checkpoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUARANTINE = "quarantine"
 
 @dataclass(frozen=True)
 class Finding:
-    """``damage``: acknowledged events may be affected."""
+    """An irregularity in a journal; ``damage`` when acknowledged events may be affected."""
 
     file: str
     offset: int | None
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Run:
-    """Good frames in sequence in one file: bytes [offset, end), seqs [first, stop)."""
+    """Valid frames with consecutive seqs in one file: bytes [offset, end), seqs [first, stop)."""
 
     path: Path
     offset: int
@@ -62,7 +62,7 @@ class Run:
 
 @dataclass
 class Part:
-    """One segment file; ``header`` is None when damaged. ``locked``: missing keys."""
+    """One segment file. ``header`` is None when damaged. ``locked``: ids of missing keys."""
 
     path: Path
     size: int
@@ -80,7 +80,7 @@ class Part:
 
     @property
     def whole(self) -> Run | None:
-        """The run after the header; empty without frames."""
+        """The frames right after the header, perhaps none; None when the header is damaged."""
         if self.header is None:
             return None
         if self.runs and (self.runs[0].offset, self.runs[0].first) == (self.first, self.base):
@@ -97,7 +97,7 @@ class Part:
 
 @dataclass
 class Inspection:
-    """``parts`` from the floor on, by name."""
+    """The result of an inspection; ``parts`` are the segments from the floor on, in order."""
 
     directory: Path
     journal: bytes
@@ -112,8 +112,8 @@ class Inspection:
 
 
 def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS) -> Inspection:
-    """Inspects everything; encrypted events only with their key. ``locked``: the caller holds the
-    lock. Raises UserError without a journal or for an unknown format."""
+    """Check all files of a journal. Encrypted events are decoded only with their key. ``locked``:
+    the caller holds the lock. Raises UserError for no journal or an unknown format."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")
@@ -162,7 +162,7 @@ def frames(part: Part, journal: bytes) -> Iterator[Good]:
 
 
 def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyring) -> None:
-    """Fills in a part; ``until`` bounds the active segment of an open journal to its checkpoint."""
+    """Read a segment file into ``part``, up to the checkpoint ``until`` if given."""
     try:
         segment, part.state = open_segment(part.path, journal)
         part.header, part.first = segment.header, segment.first
@@ -224,7 +224,6 @@ def _left_overs(directory: Path) -> Iterator[Finding]:
 
 
 def _of_parts(inspection: Inspection) -> Iterator[Finding]:
-    """Checks headers, frames, and seqs within each file."""
     for part in inspection.parts:
         if part.problem:
             yield Finding(part.path.name, 0, part.problem)
@@ -251,7 +250,7 @@ def _of_parts(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _of_chain(inspection: Inspection) -> Iterator[Finding]:
-    """Checks each header against the segment before it."""
+    """Yield findings about missing segments and headers that do not match the preceding segment."""
     checkpoint = inspection.checkpoint
     bases = [part.base for part in inspection.parts]
     for name in ("floor", "segment") if checkpoint else ():
@@ -294,7 +293,8 @@ def _of_end(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _torn_from(part: Part, inspection: Inspection) -> int:
-    """The offset from which a bad frame is a torn tail."""
+    """Return the offset from which a bad frame is a torn tail, never acknowledged; past the end of
+    a segment that cannot have one."""
     checkpoint = inspection.checkpoint
     if checkpoint is None or part is not inspection.parts[-1] or part.header is None:
         return part.size + 1
@@ -307,8 +307,8 @@ Found = tuple[int, pa.RecordBatch] | Finding
 def dump(
     directory: Path, start: int = 0, end: int | None = None, keyring: Keyring = NO_KEYS
 ) -> Iterator[Found]:
-    """Yields the events of [start, end) in batches with their first seqs, and findings for
-    unreadable ones. Raises UserError for a directory without a journal."""
+    """Yield the events of [start, end) in batches with their first seqs, and a finding for each
+    unreadable range. Raises UserError for a directory without a journal."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")

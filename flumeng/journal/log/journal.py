@@ -1,11 +1,11 @@
 """The journal: a durable, single-writer, sequence-numbered log of received events.
 
-Events below ``safe`` are on disk, readers never see others, a seq never names two events, and
-nothing below ``safe`` is ever truncated. It knows nothing of sources, ZooKeeper or the network.
+Events below ``safe`` are on disk, readers see only these, a seq never names two events, and nothing
+below ``safe`` is ever truncated. The module knows nothing of sources, ZooKeeper or the network.
 
-With durability ``spill`` events below ``safe`` are in the kernel, and on disk within about a
-second. After a reboot, a journal that may have lost some accepts no more events: readers may have
-seen their seqs.
+With durability ``spill`` events below ``safe`` are in the page cache, and on disk within about a
+second. After a reboot, a journal that may have lost events rejects appends, since readers may have
+seen the lost seqs.
 
 A directory holds one journal: segment files, the checkpoint and the lock. One thread writes
 (append, sync, trim, maintain, close); any thread may read.
@@ -48,9 +48,8 @@ ROLL_WORTH_BYTES = 1 << 20
 
 
 class Journal:
-    """An open journal, made by ``create`` or ``open``. ``floor <= safe <= next_seq``: events in
-    [floor, safe) can be read, those in [safe, next_seq) are not synced. ``limits`` and ``room`` may
-    be replaced at any time."""
+    """An open journal, made by ``create`` or ``open``. ``floor <= safe <= next_seq``: [floor, safe)
+    can be read, [safe, next_seq) is not synced. ``limits`` and ``room`` may be replaced."""
 
     id: str
     limits: Limits
@@ -63,7 +62,7 @@ class Journal:
     """Notified by sync, trim, maintain, close_for_appends, and an append without room."""
 
     full: bool
-    """Whether the last append found no room."""
+    """Whether the last append was rejected for lack of space."""
 
     @staticmethod
     def create(
@@ -78,7 +77,7 @@ class Journal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Creates and opens ``directory/<journal>``, encrypted with the first key of a ``keyring``.
+        """Create and open ``directory/<journal>``, encrypted with the first key of a ``keyring``.
         Raises UserError for an invalid or used id and for an unwritable directory."""
         path = directories.path_of(directory, journal)
         with directories.plain_errors(path):
@@ -103,9 +102,9 @@ class Journal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Recovers the journal and begins a new term. An encrypted one accepts events once it has
-        its key. Raises UserError when it is in use or cannot be read or written, CorruptError when
-        synced data is damaged (nothing is changed then)."""
+        """Recover the journal and begin a new term. An encrypted journal accepts events once it has
+        its key. Raises UserError when the journal is in use or inaccessible, CorruptError when
+        synced data is damaged (no file is changed then)."""
         with directories.plain_errors(directory):
             journal = Journal(
                 directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
@@ -172,7 +171,7 @@ class Journal:
 
     @property
     def term(self) -> int:
-        """Grows with each opening; on disk before the first append."""
+        """A number that grows with each opening; on disk before the first append."""
         return self._checkpoint.term
 
     @property
@@ -186,17 +185,17 @@ class Journal:
 
     @property
     def synced(self) -> int:
-        """Every event below is on disk here, or with ``spill`` in the kernel."""
+        """The seq below which all events are on this disk, or with ``spill`` in the page cache."""
         return max(self._checkpoint.safe, self._written)
 
     @property
     def safe(self) -> int:
-        """Every event below is as durable as promised."""
+        """The seq below which all events are as durable as the journal promises."""
         return self.synced
 
     @property
     def readable(self) -> int:
-        """``safe``, or the beginning of an unaccepted loss."""
+        """The seq at which readers stop: ``safe``, or the start of an unaccepted loss."""
         return min(self.safe, self._checkpoint.barrier)
 
     @property
@@ -219,12 +218,11 @@ class Journal:
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """Events that replicas on other nodes lack: none."""
         return {}
 
     @property
     def restless(self) -> bool:
-        """Whether ``maintain`` has periodic work."""
+        """Whether ``maintain`` must be called periodically."""
         if self.durability == "spill" and self._writer.is_behind:
             return True
         retained = self.limits.retain and self.bytes >= ROLL_WORTH_BYTES
@@ -239,9 +237,9 @@ class Journal:
         return self._writer.chain
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
-        """Writes one frame, not synced and not readable yet; returns its first seq.
+        """Write one frame and return its first seq; it is not synced and not readable yet.
 
-        ``state``: changed keys of source state, None deletes one; a batch without rows carries
+        ``state``: changed keys of source state, None deletes a key; a batch without rows carries
         state alone. Raises UserError (batch over the limits, journal closed), HeldError (nothing
         was written; try again) and JournalFailedError.
         """
@@ -251,7 +249,7 @@ class Journal:
         return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
-        """As ``append``, for an encoded batch, which is within the limits."""
+        """Append a batch that ``encode`` has encoded; otherwise as ``append``."""
         self._writer.require_sound()
         if self.closed:
             raise UserError(f"journal {self.id} is closed: it takes no more events")
@@ -263,7 +261,7 @@ class Journal:
         return header.first_seq
 
     def sync(self) -> int:
-        """Makes all appended events durable, then readable; returns ``safe``. After
+        """Make all appended events durable, then readable; return ``safe``. After a
         JournalFailedError none may be acknowledged, even after a retry: the kernel may have dropped
         pages."""
         self._writer.require_sound()
@@ -276,14 +274,14 @@ class Journal:
         return self.safe
 
     def confirms(self, end: int) -> bool:
-        """Whether events below ``end`` may be acknowledged: always, after a sync."""
+        """Return whether events below ``end`` may be acknowledged: always after a sync."""
         return end <= self.safe
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Ignored: acks wait for no replica."""
+        """Do nothing: acks do not wait for replicas."""
 
     def maintain(self) -> None:
-        """Periodic work: syncs of ``spill``, the end of retention."""
+        """Sync with ``spill``; drop acked segments past retention or whose space is needed."""
         self._writer.require_sound()
         if self.durability == "spill":
             self._writer.sync_lazily(self.next_seq)
@@ -292,9 +290,9 @@ class Journal:
         self._tell()
 
     def trim(self, ack: int) -> None:
-        """Drops segments with all events below ``ack``, unless they are retained. An operator's
-        reset moves an ack back. A fully acked active segment of at least 1 MiB is replaced. Needs
-        no free space. Raises CorruptError for an ack above ``safe``."""
+        """Drop segments whose events all lie below ``ack``, except retained ones. An ack may move
+        back (an operator's reset). A fully acked active segment of at least 1 MiB is replaced.
+        Needs no free space. Raises CorruptError for an ack above ``safe``."""
         self._writer.require_sound()
         if ack > self.safe:
             raise CorruptError(
@@ -308,7 +306,7 @@ class Journal:
         self._tell()
 
     def close_for_appends(self) -> int:
-        """Syncs and permanently rejects appends; returns the end."""
+        """Sync, permanently reject appends, and return the end seq."""
         self._writer.require_sound()
         if not self.closed:
             self._writer.sync(self.next_seq, closed=True, now=True)
@@ -316,7 +314,7 @@ class Journal:
         return self.next_seq
 
     def close(self) -> None:
-        """Syncs, unless the journal has failed, and releases the lock."""
+        """Sync, unless the journal has failed, and release the lock."""
         if not self._open:
             return
         self._open = False
@@ -335,11 +333,11 @@ class Journal:
         shutil.rmtree(doomed)
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        """Yields windows of whole frames that cover [start, end), in order, decrypted.
+        """Yield windows of whole frames that cover [start, end), in order, decrypted.
 
-        The first and last may reach beyond. Raises BelowFloorError, AboveSafeError, DataLossError
-        where events are lost, KeyMissingError, and CorruptError for a damaged header or encrypted
-        frame; the decoder checks the rest.
+        The first and last frame may extend beyond the range. Raises BelowFloorError,
+        AboveSafeError, DataLossError where events are lost, KeyMissingError, and CorruptError for a
+        damaged header or encrypted frame; other damage is found by the decoder.
         """
         if end > self.safe:
             raise AboveSafeError(
@@ -353,11 +351,11 @@ class Journal:
         yield from self.cipher.opened(self._windows(start, end))
 
     def _windows(self, start: int, end: int) -> Iterator[Window]:
-        """Frames as they lie on disk."""
+        """Yield windows of frames as stored, possibly encrypted."""
         return self._chain.windows(start, end)
 
     def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yields the events of [start, end) in READ_SCHEMA, verified. Raises as ``read_frames``."""
+        """Yield the verified events of [start, end) in READ_SCHEMA. Raises as ``read_frames``."""
         frames = (frame for window in self.read_frames(start, end) for frame in window)
         return reading.rows(frames, self.id, start, end, replayed=replayed)
 
@@ -385,7 +383,7 @@ class Journal:
         self.next_seq = header.end
 
     def _lost_its_kernel(self) -> bool:
-        """Whether a reboot before the last sync may have lost acknowledged events."""
+        """Return whether a reboot before the last sync may have lost acknowledged events."""
         boot = self._checkpoint.boot
         lost = boot not in (NO_BOOT, self._disk.boot())
         if lost and not self.closed:
@@ -398,7 +396,7 @@ class Journal:
         return lost
 
     def _require_room(self, length: int) -> None:
-        """Drops retained events before it raises DiskFullError."""
+        """Drop retained events to make room. Raises DiskFullError when that is not enough."""
         self._release(lambda: not self._lack(length))
         lack = self._lack(length)
         self.full = lack is not None
@@ -415,7 +413,7 @@ class Journal:
             self._writer.drop(1)
 
     def _seal_acked(self) -> bool:
-        """Replaces a fully acked active segment of at least 1 MiB; returns whether it did."""
+        """Replace an active segment of at least 1 MiB if all is acked; return whether it was."""
         active = self._chain.active
         if self.acked < self.next_seq or active.length - active.first < ROLL_WORTH_BYTES:
             return False
@@ -426,12 +424,12 @@ class Journal:
         return True
 
     def _free_bytes(self) -> int:
-        """Bytes that all journals here may still grow."""
+        """Return the bytes by which all journals of this node together may grow."""
         return min(self.room().left, self._writer.free_bytes() - self._keep_free_bytes)
 
     def _lack(self, length: int) -> tuple[str, str] | None:
-        """Why a frame has no room: a sentence and a short cause; None if it has. A journal with
-        nothing left to trim accepts the frame, or it would wait forever."""
+        """Return why a frame has no room (a sentence and a short cause), or None. A journal with
+        nothing left to trim may exceed its limits, or it would wait forever."""
         free = self._writer.free_bytes()
         if free < self._keep_free_bytes + length:
             kept = self._keep_free_bytes >> 20

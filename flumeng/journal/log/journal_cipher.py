@@ -1,9 +1,7 @@
-"""Encryption of one journal, and access to its keys.
-
-A journal has one key all its life, or none. Its directory stores the key's id and references to
-secrets that may hold it, so that a node can serve the journal without its flow. A replica on
-another node has the same file and stays encrypted, without the key.
-"""
+"""The encryption of one journal with one key for its whole life, or none, and the lookup of the
+key. The journal's directory stores the key's id and references to secrets that may hold the key, so
+that a node can serve the journal without the flow's configuration. A replica on another node has
+the same file, and encrypted frames without the key."""
 
 from __future__ import annotations
 
@@ -60,8 +58,9 @@ class KeyReference:
 
 
 class JournalCipher:
-    """``reference`` names the key of new frames; None in plain text. ``problem`` says why readers
-    wait for the key. ``opened`` and ``search`` are thread-safe; the rest is for the writer."""
+    """Encrypts and decrypts the frames of one journal. ``reference`` names its key; None for a
+    journal in plain text. ``problem`` says why readers wait for the key, or is empty. ``opened``
+    and ``search`` are thread-safe; only the writer calls other methods."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -81,7 +80,7 @@ class JournalCipher:
         return bool(self.problem) or not (self.reference is None or self._keyring.keys)
 
     def adopt(self, reference: KeyReference) -> None:
-        """Takes over the primary's reference. Raises CorruptError for another key, OSError."""
+        """Store the primary's key reference. Raises OSError; CorruptError for another key."""
         if self.key_id not in (None, reference.key_id):
             raise CorruptError(
                 f"journal {self._directory.name} is encrypted with key {self.key_id}, but its "
@@ -92,7 +91,8 @@ class JournalCipher:
             self.reference = reference
 
     def search(self, named: tuple[str, ...] = ()) -> None:
-        """Finds the readers' key in the ``named`` or earlier secrets; sets ``problem``. Blocks."""
+        """Find the key for readers in the ``named`` secrets (default: those of the last call) and
+        the stored references; set ``problem``. Blocks."""
         self._named = named or self._named
         if self.reference is None:
             return
@@ -105,7 +105,8 @@ class JournalCipher:
             self._keyring, self.problem = keyring, ""
 
     def use(self, keyring: Keyring | None) -> None:
-        """Encrypts with the journal's key. Raises KeyMissingError without any change, OSError."""
+        """Find the journal's key and encrypt new frames with it. Raises OSError, and
+        KeyMissingError without any change."""
         if self.reference is None:
             return
         problems: list[str] = []
@@ -125,7 +126,8 @@ class JournalCipher:
     def sealed(
         self, header: FrameHeader, parts: list[Any], state: bytes, message: Any
     ) -> tuple[FrameHeader, list[Any]]:
-        """Encrypts a frame unless the journal is plain text. Raises UserError without the key."""
+        """Return a frame's header and buffers, encrypted unless the journal is in plain text.
+        Raises UserError when the key is missing."""
         if self.reference is None:
             return header, parts
         if self._sealer is None:
@@ -136,7 +138,8 @@ class JournalCipher:
         return self._sealer.seal(header, state, message)
 
     def opened(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """Decrypts frames. Raises KeyMissingError and CorruptError, after all frames before."""
+        """Yield windows with decrypted frames. Raises KeyMissingError and CorruptError after
+        yielding all preceding frames."""
         for window in windows:
             if window.encrypted:
                 yield from self._decrypted(window)
@@ -181,7 +184,7 @@ class JournalCipher:
         self.problem = f"readers wait, since key {key_id} is not on this node: {why}"
 
     def _available(self) -> tuple[Keyring, list[str]]:
-        """Returns the keys on this node, and why others are missing."""
+        """Return the keys found on this node, and an error text for each secret without one."""
         before = self.reference.secrets if self.reference else ()
         keys, problems = {}, []
         for name in dict.fromkeys((*self._named, *before)):
@@ -199,7 +202,7 @@ class JournalCipher:
 
 
 def write(directory: Path, reference: KeyReference, disk: Disk) -> None:
-    """Atomic and durable. Raises OSError."""
+    """Write a journal's key reference to its directory, atomically and durably. Raises OSError."""
     text = json.dumps(reference.document)
     draft = directory / f"{FILE}{UNFINISHED}"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

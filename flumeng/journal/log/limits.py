@@ -14,14 +14,15 @@ STATE_TIMES = 4
 
 
 class Room(NamedTuple):
-    """``left``: bytes that all journals may still grow; ``flows``: the number of active ones."""
+    """The disk space shared by the journals of a node. ``left``: bytes by which they may grow
+    together; ``flows``: the number of active flows."""
 
     left: int
     flows: int
 
     def allows(self, held: int) -> bool:
-        """Whether a journal may hold ``held`` bytes: as much as is left free, unless its flow is
-        alone. (Dynamic thresholds: Choudhury, Hahne, IEEE/ACM ToN 6(2), 1998.)"""
+        """Return whether a journal may hold ``held`` bytes: no more than are left, unless its flow
+        is the only one. (Dynamic thresholds: Choudhury, Hahne, IEEE/ACM ToN 6(2), 1998.)"""
         return self.flows <= 1 or held <= self.left
 
 
@@ -40,9 +41,9 @@ def no_limit() -> Room:
 
 @dataclass(frozen=True)
 class Limits:
-    """At ``max_bytes`` a journal accepts nothing until events are acked. Acked events are retained
-    for ``retain_seconds`` and up to ``retain_bytes`` (0: unlimited; both 0: not at all), while
-    there is room for new ones."""
+    """The limits of one journal. At ``max_bytes`` it accepts nothing until events are acked. Acked
+    events are retained for ``retain_seconds`` and up to ``retain_bytes`` (0: unlimited; both 0: not
+    at all), while new events have room."""
 
     max_bytes: int = MAX_BYTES
     retain_seconds: float = 0.0
@@ -53,12 +54,14 @@ class Limits:
         return bool(self.retain_seconds or self.retain_bytes)
 
     def segment_bytes(self, at_most: int, state_bytes: int = 0) -> int:
-        """Small in a small journal, since whole segments are freed, but large beside the state."""
+        """Return the size of a complete segment: small in a small journal, as only whole segments
+        are freed, but large compared with the source state that each begins with."""
         size = min(at_most, self.max_bytes // SEGMENTS_AT_LEAST)
         return max(1, size, min(STATE_TIMES * state_bytes, self.max_bytes // 2))
 
     def expired(self, acked: Sequence[int], age: Callable[[int], float]) -> int:
-        """Counts the oldest acked segments to delete; ``age(n)`` is in seconds."""
+        """Return how many acked segments to delete; ``acked`` has their sizes, oldest first, and
+        ``age(n)`` is in seconds."""
         if not self.retain:
             return len(acked)
         left = sum(acked)

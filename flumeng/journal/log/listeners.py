@@ -1,4 +1,4 @@
-"""Listeners to a journal's progress."""
+"""Callbacks for the progress of a journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 
 class Listeners:
-    """Thread-safe. A listener only enqueues: it never blocks and never calls the journal."""
+    """The callbacks of one journal; thread-safe. A callback only enqueues: it never blocks and
+    never calls the journal."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +24,7 @@ class Listeners:
             self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
 
     def tell(self, position: object) -> None:
-        """Notifies of ``position`` if it differs from the last one."""
+        """Call all listeners if ``position`` differs from that of the last call."""
         if position == self._last:
             return
         self._last = position

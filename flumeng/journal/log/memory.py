@@ -1,5 +1,5 @@
 """A journal held in memory, for events that may be lost with the process. The disk holds only the
-unsynced checkpoint with the number of events, and the source state as of the last ack. Closing
+checkpoint, not synced, with the number of events, and the source state as of the last ack. Closing
 writes the unacked events to disk, encrypted if there is a keyring."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Frame = tuple[FrameHeader, bytes]
 
 
 class MemoryJournal:
-    """A journal with the calls, threads and errors of ``Journal``, made by ``create`` only.
+    """A journal in memory with the methods, threads and errors of ``Journal``; never reopened.
     ``limits`` bounds its memory; nothing is retained, and the disk limit ``room`` is ignored."""
 
     durability: Durability = "memory"
@@ -156,7 +156,7 @@ class MemoryJournal:
         return bool(self._frames) and self.bytes + more > self.limits.max_bytes
 
     def sync(self) -> int:
-        """Makes all appended events readable; returns ``safe``."""
+        """Make all appended events readable; return ``safe``."""
         self._require_sound()
         self._write_checkpoint(safe=self.next_seq)
         return self.safe
@@ -169,13 +169,13 @@ class MemoryJournal:
         return end <= self.safe
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Ignored: acks wait for no replica."""
+        """Do nothing: acks do not wait for replicas."""
 
     def maintain(self) -> None:
-        """No periodic work."""
+        """Do nothing: this journal has no periodic work."""
 
     def trim(self, ack: int) -> None:
-        """Drops frames with all events below ``ack``, once their state is on disk."""
+        """Drop frames with all events below ``ack``, after storing their state on disk."""
         self._require_sound()
         if ack > self.safe:
             raise CorruptError(f"journal {self.id}: ack {ack} lies above its end {self.safe}")
@@ -200,7 +200,7 @@ class MemoryJournal:
         return self.next_seq
 
     def close(self) -> None:
-        """Writes unacked events to disk, and releases the lock."""
+        """Write unacked events to disk, and release the lock."""
         if not self._open:
             return
         try:

@@ -1,5 +1,5 @@
-"""Turns a journal held in memory into a closed one on disk: with its unacked events after an
-orderly stop, else with frames that mark them as lost, so that their seqs are never reused."""
+"""Turns a journal held in memory into a closed one on disk: with the unacked events after an
+orderly stop, otherwise with frames that mark these as lost, so that the seqs are never reused."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ STATE = "state.json"
 
 
 def keep_state(directory: Path, state: Mapping[str, object]) -> None:
-    """Stores the source state as of the last acked event, durably."""
+    """Store the source state as of the last acked event, durably."""
     write_durably(directory / STATE, json.dumps(dict(state)))
 
 
 def of_killed(directory: Path, checkpoint: Checkpoint, disk: Disk) -> Checkpoint:
-    """Makes a journal that has lost all unacked events. Raises CorruptError, OSError."""
+    """Write the journal of a killed process to disk, with all unacked events marked as lost; return
+    its checkpoint. Raises CorruptError, OSError."""
     try:
         state = json.loads((directory / STATE).read_text())
     except FileNotFoundError:
@@ -60,7 +61,8 @@ def lay_down(
     frames: Sequence[tuple[FrameHeader, Sequence[Any]]],
     disk: Disk,
 ) -> Checkpoint:
-    """Writes the frames as the only segment, then the checkpoint. Repeated if interrupted."""
+    """Write the frames as the journal's only segment, then the checkpoint, which is returned. An
+    interrupted call can be repeated."""
     base = frames[0][0].first_seq if frames else checkpoint.safe
     for old in directory.glob(f"*{segment.SUFFIX}"):
         old.unlink()
@@ -92,7 +94,7 @@ def lay_down(
 
 
 def lost_frames(journal: bytes, term: int, start: int, end: int) -> Iterable[FrameHeader]:
-    """Frames that mark the events of [start, end) as lost."""
+    """Yield headers of frames that mark the events of [start, end) as lost."""
     while start < end:
         count = min(end - start, MAX_LOST)
         yield FrameHeader(journal, term, start, count, 0, 0, 0, lost=True)

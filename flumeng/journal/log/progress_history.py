@@ -1,4 +1,4 @@
-"""Keeps the progress of journals of a minute ago, to detect a growing lag. Pure."""
+"""Remembers the progress of journals a minute ago, to detect a growing lag. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ProgressSample(NamedTuple):
 
 
 class ProgressHistory:
-    """For any number of journals, and one thread at a time."""
+    """Samples of the progress of any number of journals; not thread-safe."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[ProgressSample]] = {}
@@ -34,7 +34,7 @@ class ProgressHistory:
             samples.popleft()
 
     def minute_ago(self, journal: str, now: float) -> ProgressSample | None:
-        """Returns None for a journal first seen less than a minute ago."""
+        """Return the progress a minute ago; None for a journal first seen since then."""
         samples = self._samples.get(journal)
         if not samples or samples[0].at > now - AGO_SECONDS:
             return None

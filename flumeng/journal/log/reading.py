@@ -24,14 +24,15 @@ Part = tuple[int, pa.RecordBatch]
 def rows(
     frames: Iterable[pa.Buffer], journal: str, start: int, end: int, *, replayed: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the events of [start, end) in READ_SCHEMA, without those marked as lost. Raises
-    CorruptError and, for a missing seq, DataLossError, after yielding all events before."""
+    """Yield the events of [start, end) in READ_SCHEMA, without those marked as lost. Raises
+    CorruptError and, for a missing seq, DataLossError, after yielding all preceding events."""
     for seq, batch in _gather(cut(frames, journal, start, end)):
         yield _with_position(batch, journal, seq, replayed=replayed)
 
 
 def cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Iterator[Part]:
-    """Yields the checked parts of [start, end) in EVENT_SCHEMA. Raises as ``rows``."""
+    """Yield verified batches of the events of [start, end) in EVENT_SCHEMA, each with its first
+    seq. Raises as ``rows``."""
     owner = identity(journal)
     seq = start
     for frame in frames:
@@ -53,7 +54,7 @@ def cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Iter
 
 
 def _gather(parts: Iterable[Part]) -> Iterator[Part]:
-    """Joins small consecutive batches; also those before an error."""
+    """Join small consecutive batches; before an error, yield the batches collected so far."""
     small: list[pa.RecordBatch] = []
     first = count = nbytes = 0
     try:

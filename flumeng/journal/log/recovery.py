@@ -1,9 +1,6 @@
-"""Recovers a journal's directory after any crash, when it is opened.
-
-A bad frame past the checkpoint's offset is a torn tail, never acknowledged: it is copied aside and
-truncated. A bad frame below it, and a missing or changed segment, is damage to acknowledged data:
-CorruptError, and no file is touched.
-"""
+"""Recovers a journal's directory after any crash, when it is opened. A bad frame past the
+checkpoint's offset is a torn tail, never acknowledged: it is copied to another file and truncated.
+A bad frame below it, or a missing or changed segment, raises CorruptError; no file is touched."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """``segments`` in order, the last one active; all their frames are on disk."""
+    """A recovered journal. ``segments``: in order, the last one active, all on disk."""
 
     checkpoint: Checkpoint
     segments: tuple[Segment, ...]
@@ -47,7 +44,7 @@ class Recovered:
 
 
 def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
-    """Checks a locked journal, truncates a torn tail and syncs. Raises CorruptError."""
+    """Check a locked journal, truncate a torn tail and sync. Raises CorruptError."""
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
     if checkpoint.durability == "memory":
         checkpoint = memory_salvage.of_killed(directory, checkpoint, disk)
@@ -71,7 +68,7 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
 
 
 def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path], list[Path]]:
-    """Returns segments left over from an interrupted trim, and those from the floor on."""
+    """Return segments left over from an interrupted trim, and those from the floor on."""
     paths = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
     for name, base in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
         if base not in paths:
@@ -82,7 +79,6 @@ def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path],
 
 
 def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
-    """Checks each segment but the last against its successor's header."""
     for segment, successor in itertools.pairwise(segments):
         link = successor.header.previous
         length = segment.path.stat().st_size
@@ -103,8 +99,8 @@ def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
 def _scan(
     active: Segment, journal: bytes, checkpoint: Checkpoint, state: dict[str, object]
 ) -> tuple[int, str]:
-    """Checks every bit of the last segment and merges its states into ``state``. Returns the next
-    seq and the problem of a torn tail. Raises CorruptError below the synced offset."""
+    """Check every bit of the last segment and merge its changes of source state into ``state``.
+    Returns the next seq and a torn tail's error. Raises CorruptError below the synced offset."""
     synced = _synced(active, checkpoint)
     seq, term, problem = active.base, 0, ""
     try:
@@ -155,8 +151,8 @@ def _frames(active: Segment, journal: bytes) -> Iterator[tuple[FrameHeader, pa.B
 
 
 def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -> None:
-    """Ends the last segment after its last good frame, on disk. Rewrites frames past the
-    checkpoint: after a failed sync the kernel may treat their pages as clean."""
+    """Truncate the last segment after its last valid frame and sync it. Frames past the checkpoint
+    are rewritten: after a failed sync the kernel may treat their pages as clean."""
     fd = os.open(active.path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -178,7 +174,7 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
 
 
 def _copy_aside(fd: int, active: Segment, size: int, disk: Disk) -> None:
-    """Keeps the torn tail as evidence, unless the disk is full."""
+    """Copy the torn tail to a file beside the segment as evidence, unless the disk is full."""
     path = active.path.with_name(f"{active.path.name}.{active.length}{BROKEN}")
     try:
         copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -201,7 +197,7 @@ def _copy(disk: Disk, source: int, target: int, begin: int, end: int, *, to: int
 
 
 def merge_state(state: dict[str, object], changes: dict[str, object]) -> None:
-    """Applies changed keys of source state; None deletes one."""
+    """Apply changed keys of source state to ``state``; None deletes a key."""
     for key, value in changes.items():
         if value is None:
             state.pop(key, None)

@@ -38,16 +38,16 @@ from flumeng.platform.errors import UserError
 
 _COPY_BYTES = 1 << 20
 _UNDER_REPAIR = 2**63 - 1
-"""An impossible length: recovery rejects a half-repaired journal."""
+"""A length that no segment has, so that recovery rejects a half-repaired journal."""
 
 Piece = Run | tuple[int, int]
-"""Good frames, or the seqs [start, end) of lost events."""
+"""A run of valid frames, or the seqs [start, end) of lost events."""
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """``lost``: seqs [start, end) found lost now; ``events``: all events ever lost. ``waits_at``:
-    the seq at which readers stop until the loss is accepted."""
+    """The result of a repair. ``lost``: seqs [start, end) newly found lost; ``events``: the number
+    of all lost events. ``waits_at``: the seq at which readers stop until the loss is accepted."""
 
     lost: tuple[tuple[int, int], ...]
     events: int
@@ -72,7 +72,7 @@ class _Slot:
 
     @property
     def sound(self) -> bool:
-        """Whether its file may stay; the last one may have a torn tail."""
+        """Whether the segment's file may stay; the last file may have a torn tail."""
         if self.part is None or (whole := self.part.whole) is None:
             return False
         ends = self.last or whole.end == self.part.size
@@ -80,7 +80,7 @@ class _Slot:
 
 
 def repair(directory: Path, *, accept_loss: bool = False, disk: Disk | None = None) -> Repaired:
-    """Repairs the journal in a directory. Raises UserError when it is open or held in memory,
+    """Repair the journal in a directory. Raises UserError when it is open or held in memory,
     DiskFullError, and CorruptError when it cannot be repaired."""
     with directories.plain_errors(directory):
         lock = directories.lock(directory)
@@ -129,8 +129,8 @@ class _Repair:
         )
 
     def _slots(self) -> list[_Slot]:
-        """The segments to write. A file keeps its segment unless frames of another file cross its
-        beginning; one with a damaged header must begin or end at a border of frames."""
+        """Return the repaired journal's segments. A file remains one unless frames of another span
+        its first seq. With a damaged header, valid frames must begin or end there."""
         inspection = self._inspection
         checkpoint = inspection.checkpoint
         runs = [run for part in inspection.parts for run in part.runs]
@@ -195,7 +195,6 @@ class _Repair:
         self._disk.sync_directory(self._directory)
 
     def _rebuild(self, slots: Sequence[_Slot], checkpoint: Checkpoint) -> Checkpoint:
-        """Replaces unsound segments, corrects headers, sets the rest aside."""
         link: Link | None = None
         before: Part | None = None
         offset = 0
@@ -221,7 +220,7 @@ class _Repair:
         return replace(checkpoint, offset=offset)
 
     def _replace(self, slot: _Slot, link: Link | None, before: Part | None) -> Part:
-        """Rewrites a segment from its pieces; the old one goes to quarantine."""
+        """Rewrite a segment from its pieces; the old file goes to quarantine."""
         old = slot.part.header if slot.part else None
         state = dict(slot.part.state) if slot.part and old else {}
         if old is None and before is not None:
@@ -249,7 +248,7 @@ class _Repair:
         return Part(path, run.end, header, segment.first, state, runs=[run])
 
     def _write(self, fd: int, run: Run, piece: Piece) -> Run:
-        """Adds a piece to the file of ``run``; returns the longer run."""
+        """Append a piece to the file of ``run``; return the longer run."""
         if isinstance(piece, Run):
             _copy(self._disk, piece, fd, run.end)
             return replace(
@@ -283,8 +282,8 @@ class _Repair:
         part.header = header
 
     def _set_aside(self, path: Path) -> None:
-        """Keeps a file in quarantine under a free name: segments as hard links, the checkpoint
-        copied, since it is overwritten."""
+        """Keep a file in quarantine under an unused name: a segment as a hard link, the checkpoint
+        as a copy, since it is overwritten in place."""
         quarantine = self._directory / QUARANTINE
         quarantine.mkdir(mode=0o700, exist_ok=True)
         names = (path.name if not n else f"{path.name}.{n}" for n in itertools.count())
@@ -301,7 +300,7 @@ class _Repair:
 
 
 def _fill(base: int, end: int, runs: Sequence[Run], part: Part | None) -> list[Piece]:
-    """Returns the good frames of [base, end), preferably of its own file, and the lost seqs."""
+    """Return valid frames of [base, end), preferably of ``part``, and lost seqs in between."""
     pieces: list[Piece] = []
     seq = base
     own = part.path if part else None

@@ -19,8 +19,8 @@ _BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """``id``: ``NODE/ID``, never reused. ``lineage``: the history of the journal's events.
-    ``checkpoint``: events below are on every in-sync replica."""
+    """The identity and progress of a replica. ``id``: ``NODE/ID``, never reused. ``lineage``: the
+    id of the events' history. ``checkpoint``: events below it are on every in-sync replica."""
 
     id: str
     lineage: str
@@ -28,7 +28,7 @@ class Replica:
 
     @classmethod
     def new(cls, node: str, lineage: str = "") -> Replica:
-        """Returns a replica without events, of a new journal unless it has a ``lineage``."""
+        """Return a new replica; without a ``lineage`` it begins a new history."""
         return cls(f"{node}/{uuid.uuid4().hex[:8]}", lineage or uuid.uuid4().hex[:8])
 
 
@@ -37,7 +37,7 @@ def exists(directory: Path) -> bool:
 
 
 def set_aside(directory: Path) -> Path:
-    """Renames a damaged replica to a hidden name, replacing an earlier one. Raises OSError."""
+    """Rename a damaged replica to a hidden name, replacing an earlier one. Raises OSError."""
     aside = directory.with_name(f".{directory.name}.damaged")
     if not directory.exists():
         return aside
@@ -56,7 +56,7 @@ def read(directory: Path) -> Replica:
 
 
 def write(directory: Path, replica: Replica, disk: Disk) -> None:
-    """Raises OSError, and leaves the old file."""
+    """Write the replica file atomically and durably. Raises OSError and then keeps the old file."""
     path = directory / NAME
     unfinished = path.with_suffix(".unfinished")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

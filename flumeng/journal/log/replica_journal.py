@@ -1,6 +1,6 @@
-"""A journal that is one of several replicas: the primary's, or one that appends its frames. Terms
-come from outside, and each begins a segment, so the segments' headers hold the history of terms.
-Readers see events up to the checkpoint, which all replicas have."""
+"""A journal that is one of several replicas: the primary, or a follower that appends the primary's
+frames. The caller sets the term, and each term begins a segment, so the segments' headers hold the
+history of terms. Readers see events up to the checkpoint, which all in-sync replicas have."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from flumeng.platform.errors import CorruptError
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 1.0
-"""Minimum seconds between two writes of the checkpoint, which may lag."""
+"""Minimum seconds between two writes of the replica's checkpoint, which may lag on disk."""
 
 
 @contextmanager
 def _uncached(path: Path) -> Iterator[None]:
-    """Drops the file from the page cache before and after, so that reads come from the medium."""
+    """Drop a file from the page cache before and after reading it, to read the medium."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -48,7 +48,7 @@ def _uncached(path: Path) -> Iterator[None]:
 
 
 class ReplicaJournal(Journal):
-    """A ``Journal``, made by ``make`` or ``load``."""
+    """A ``Journal`` of one replica; ``make`` creates and ``load`` opens it."""
 
     replica: Replica
 
@@ -65,8 +65,8 @@ class ReplicaJournal(Journal):
         limits: Limits | None = None,
         disk: Disk | None = None,
     ) -> ReplicaJournal:
-        """Makes a replica without events, with first seq ``base`` and source ``state``. With a
-        ``key`` a primary needs ``cipher.use``. Raises as ``Journal.create``."""
+        """Create a replica without events, with first seq ``base`` and source ``state``. A primary
+        with a ``key`` calls ``cipher.use`` before it appends. Raises as ``Journal.create``."""
         path = directories.path_of(parent, journal)
         with directories.plain_errors(path):
             directories.create(
@@ -85,7 +85,7 @@ class ReplicaJournal(Journal):
         keep_free_bytes: int = KEEP_FREE_BYTES,
         disk: Disk | None = None,
     ) -> ReplicaJournal:
-        """Recovers it; its term stays. Raises as ``Journal.open``."""
+        """Recover an existing replica and keep its term. Raises as ``Journal.open``."""
         with directories.plain_errors(directory):
             return ReplicaJournal(
                 directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
@@ -118,34 +118,33 @@ class ReplicaJournal(Journal):
 
     @property
     def held(self) -> Log:
-        """The log in the terms of the replication protocol."""
         return Log(self.floor, self.next_seq, min(self.synced, self.next_seq), self._history)
 
     @property
     def source_state_at_floor(self) -> Mapping[str, object]:
-        """The state at the beginning of the first segment. Raises CorruptError."""
+        """The source state at the beginning of the first segment. Raises CorruptError."""
         first: Segment = self._chain.at(0)
         return open_segment(first.path, self._identity)[1]
 
     def fence(self, term: int) -> None:
-        """Rejects lower terms from now on, durably."""
+        """Durably store the term; the replica rejects lower terms from now on."""
         assert term >= self.term
         self._keep_checkpoint()
         self._writer.write_checkpoint(term=term, now=True)
 
     def adopt(self, lineage: str) -> None:
-        """Adopts a lineage: this replica's events become the journal's."""
+        """Set the lineage: this replica's events become the journal's history."""
         self.replica = replace(self.replica, lineage=lineage)
         self._keep_checkpoint()
 
     def advance(self, checkpoint: int) -> None:
-        """Moves the checkpoint: events below are on every in-sync replica and readable."""
+        """Move the checkpoint: events below it are readable and on every in-sync replica."""
         if checkpoint > self.replica.checkpoint:
             self.replica = replace(self.replica, checkpoint=checkpoint)
             self._tell()
 
     def append_frame(self, frame: pa.Buffer) -> FrameHeader:
-        """Appends a frame of the primary, every bit checked. Raises as ``append_encoded``, and
+        """Append a frame of the primary after checking every bit. Raises as ``append_encoded``, and
         CorruptError for a gap or for plain text in an encrypted journal."""
         self._writer.require_sound()
         header = verify(frame, self._identity)
@@ -164,16 +163,17 @@ class ReplicaJournal(Journal):
         return header
 
     def lacks(self, frame: pa.Buffer) -> bool:
-        """Whether the frame has new events. Raises CorruptError."""
+        """Return whether the frame has events that this replica lacks. Raises CorruptError."""
         return FrameHeader.unpack(frame, 0, self._identity).end > self.next_seq
 
     def written_frames(self, start: int, end: int) -> Iterator[Window]:
-        """Yields frames, synced or not. Raises CorruptError after the good ones."""
+        """Yield the written frames of [start, end), synced or not. Raises CorruptError for damage,
+        after yielding all preceding frames."""
         return self._windows(start, end)
 
     def scrub(self) -> Iterator[Window]:
-        """Reads every synced bit from the medium, in order, except segments trimmed meanwhile.
-        Raises OSError, and CorruptError also for events truncated or removed meanwhile."""
+        """Read and verify synced frames, sealed segments from the medium, unless trimmed meanwhile.
+        Raises OSError, CorruptError also for events truncated or removed meanwhile."""
         end, segments = self.synced, self._chain.segments
         ends = [after.base for after in segments[1:]] + [end]
         for part, part_end in zip(segments, ends, strict=True):
@@ -196,8 +196,8 @@ class ReplicaJournal(Journal):
             yield window
 
     def cut(self, end: int) -> ReplicaJournal:
-        """Removes events from ``end`` on, even below the checkpoint, and reopens the rest; the
-        caller drops this object."""
+        """Remove events from ``end`` on, even below the checkpoint. Returns the reopened journal,
+        which replaces this object."""
         self._writer.require_sound()
         kept, offset = self._place_of(end)
         if end < self.replica.checkpoint:
@@ -221,8 +221,8 @@ class ReplicaJournal(Journal):
         return self._writer.sound
 
     def reopened(self) -> ReplicaJournal:
-        """Recovers it from the disk as at a start; the caller drops this object. Writes not known
-        to be on disk are repeated and synced. Raises as ``load``."""
+        """Recover the journal from disk as at a start, and return the object that replaces this
+        one. Writes not known to be on disk are repeated and synced. Raises as ``load``."""
         if self._open:
             self._abandon()
         left = ReplicaJournal.load(
@@ -236,8 +236,8 @@ class ReplicaJournal(Journal):
         return left
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> ReplicaJournal:
-        """Begins at ``floor`` without events; the caller drops this object. An interruption leaves
-        no replica."""
+        """Delete all events and begin again at seq ``floor``; return the journal that replaces this
+        object. After an interruption no replica remains."""
         term, parent = self.term, self._directory.parent
         replica = replace(self.replica, lineage=lineage, checkpoint=floor)
         self.remove()
@@ -256,13 +256,13 @@ class ReplicaJournal(Journal):
         return anew
 
     def set_aside(self) -> Path:
-        """Closes it without a write and keeps it as evidence; returns its path. Raises OSError."""
+        """Close without a write, rename the directory and return its path. Raises OSError."""
         if self._open:
             self._abandon()
         return replicas.set_aside(self._directory)
 
     def trim(self, ack: int) -> None:
-        """See ``Journal``. Moves the checkpoint first: all replicas have acked events."""
+        """Move the checkpoint up to ``ack``, which all replicas have; then trim."""
         self.advance(min(ack, self.synced))
         super().trim(ack)
 
@@ -303,7 +303,7 @@ class ReplicaJournal(Journal):
             self._history += (Start(header.term, header.first_seq),)
 
     def _windows(self, start: int, end: int) -> Iterator[Window]:
-        """Verifies every bit, so that this node notices damage that other replicas can repair."""
+        """Yield stored frames after checking every bit: other replicas can repair damage."""
         for window in super()._windows(start, end):
             for sound, frame in enumerate(window):
                 try:

@@ -2,10 +2,10 @@
 
     header (128 bytes) | source state (JSON, padded) | frame | frame | ...
 
-The header carries the whole source state as of its beginning, so recovery reads one segment only.
-It identifies its predecessor by length and last checksum, which reveals a missing, shorter or older
-one. A segment becomes visible under its name only when its header is on disk. Each read opens the
-file: readers can finish a segment that is trimmed meanwhile.
+The header carries the complete source state at the segment's start, so recovery reads one segment
+only. The header identifies the preceding segment by length and last checksum, which reveals a
+missing, shorter or older file. A segment gets its name only when its header is on disk. Each read
+opens the file, so readers can finish a segment that is trimmed meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def file_name(base: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The end of a segment: enough to recognise it without reading it."""
+    """The end of a segment, by which the next segment's header identifies it."""
 
     base: int
     length: int
@@ -109,7 +109,7 @@ class Window:
 
 
 class Index:
-    """Offsets of about one frame in 64 KiB. One thread adds, any thread looks up."""
+    """The offsets of about one frame in 64 KiB. One thread adds, any thread looks up."""
 
     def __init__(self) -> None:
         self._seqs = array("Q")
@@ -121,15 +121,14 @@ class Index:
             self._seqs.append(seq)
 
     def find(self, seq: int, default: int) -> int:
-        """The offset of a frame that begins at or below ``seq``."""
+        """Return the offset of an indexed frame that begins at or below ``seq``."""
         at = bisect.bisect_left(self._seqs, seq + 1) - 1
         return self._offsets[at] if at >= 0 else default
 
 
 class Segment:
-    """A segment for its readers; the writer advances ``length`` and the last frame. Invariants:
-    ``first <= last_offset < length`` with frames; ``length`` is the end of a frame or the
-    header."""
+    """A segment as readers see it; the writer advances ``length`` and the last frame. Invariants:
+    ``first <= last_offset < length`` with frames; ``length`` ends a frame or the header."""
 
     def __init__(self, path: Path, journal: bytes, header: SegmentHeader, first: int) -> None:
         self.path = path
@@ -147,13 +146,13 @@ class Segment:
         return Link(self.base, self.length, self.last_offset, self.last_crc)
 
     def seal(self, link: Link) -> None:
-        """Takes its end from the successor's header; it never grows again."""
+        """Set the final end from the next segment's header; a sealed segment never grows."""
         self.length = link.length
         self.last_offset = link.last_offset
         self.last_crc = link.last_crc
 
     def grow(self, header: FrameHeader) -> None:
-        """Records a frame written at ``length``."""
+        """Record that a frame was written at ``length``."""
         if self._index is None:
             self._index = Index()
         self._index.add(header.first_seq, self.length)
@@ -162,9 +161,8 @@ class Segment:
         self.length += header.length
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yields the frames of [start, end) in order; ``end`` must be synced. Raises
-        BelowFloorError for a trimmed segment, CorruptError after yielding all frames before the
-        damage."""
+        """Yield windows of the frames of [start, end) in order; ``end`` must be synced. Raises
+        BelowFloorError for a trimmed segment, CorruptError after all frames before the damage."""
         with self._open() as fd:
             offset = self._seek(fd, start)
             window_bytes = WINDOW_BYTES
@@ -218,7 +216,7 @@ class Segment:
             raise CorruptError(f"{self.path} at byte {offset + at}: {error}") from error
 
     def _seek(self, fd: int, seq: int) -> int:
-        """The offset of a frame at or shortly before the one with ``seq``."""
+        """Return the offset of the frame with ``seq``, or of one shortly before it."""
         if seq <= self.base:
             return self.first
         if self._index is None:
@@ -226,7 +224,7 @@ class Segment:
         return self._index.find(seq, self.first)
 
     def _build_index(self, fd: int) -> Index:
-        """Indexes a segment of an earlier process, up to a damaged header."""
+        """Index a segment that an earlier process wrote, up to a damaged header."""
         index = Index()
         offset = self.first
         while offset < self.length:
@@ -279,9 +277,8 @@ def create(
     disk: Disk,
     spare: Path | None = None,
 ) -> Segment:
-    """Writes a segment's header to disk, then renames the file. Leaves nothing behind on OSError.
-    The caller syncs the directory before the first use. A full disk uses the blocks of
-    ``spare``."""
+    """Write a segment's header to disk, then give the file its name; none remains after OSError.
+    The caller syncs the directory before use. A full disk uses the blocks of ``spare``."""
     fresh, fd = begin(directory, header, state, disk, spare)
     os.close(fd)
     return fresh
@@ -294,7 +291,7 @@ def begin(
     disk: Disk,
     spare: Path | None = None,
 ) -> tuple[Segment, int]:
-    """As ``create``, with an open descriptor for its frames."""
+    """As ``create``, and return an open descriptor for the frames."""
     path = directory / file_name(header.base)
     assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)
@@ -316,7 +313,7 @@ def begin(
 
 
 def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> int:
-    """Writes and syncs a file, reusing its blocks; returns its descriptor."""
+    """Write and sync a file, reusing blocks that it has; return its descriptor."""
     fd = -1
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -332,8 +329,8 @@ def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> int:
 
 
 def remove(path: Path, names: Iterable[str]) -> None:
-    """Deletes a segment after its torn tails; ``names`` avoids listing, which needs a
-    descriptor."""
+    """Delete a segment and, before it, saved torn tails. ``names`` lists the directory, since
+    listing it here would need a descriptor."""
     for name in names:
         if name.startswith(f"{path.name}.") and name.endswith(BROKEN):
             path.with_name(name).unlink()
@@ -341,7 +338,7 @@ def remove(path: Path, names: Iterable[str]) -> None:
 
 
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
-    """Reads the header and its state, not the frames. Raises CorruptError."""
+    """Return a segment, without frames, and the source state in its header. Raises CorruptError."""
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEADER_BYTES)
         if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:

@@ -1,5 +1,5 @@
 """Writes the files of one open journal, and tracks how far they are on disk. After a failed write
-or sync, except for lack of room, it writes nothing more: the content of the medium is unknown."""
+or sync, except for lack of room, no more is written: the content of the disk is unknown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flumeng.platform.errors import FlumengError
 INTERVAL_SECONDS = 1.0
 SYNC_THREADS = 4
 OVERDUE_SECONDS = 10.0
-"""A sync that runs longer is waited for, which bounds the events that a crash loses."""
+"""A sync that runs longer is waited for, which bounds the events that a crash can lose."""
 
 
 @functools.cache
@@ -43,7 +43,7 @@ class Reached:
 
 
 class LazySync:
-    """One sync at a time, begun at most once a second. For one thread at a time."""
+    """Syncs in the background, one at a time, begun at most once a second. Not thread-safe."""
 
     def __init__(self, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
         self._disk = disk
@@ -52,14 +52,14 @@ class LazySync:
         self._began_at = clock()
 
     def begin(self, fd: int, reached: Reached) -> None:
-        """Syncs the file, unless a sync runs or it is too early. It stays open until ``settle``."""
+        """Sync the file, unless a sync runs or began within a second. Close it after ``settle``."""
         now = self._clock()
         if self._running is None and now - self._began_at >= INTERVAL_SECONDS:
             self._began_at = now
             self._running = (_pool().submit(self._disk.sync, fd), reached)
 
     def done(self) -> Reached | None:
-        """The position that an ended or overdue sync covered. Raises OSError when it failed."""
+        """Return the position of an ended or overdue sync, else None. Raises OSError on failure."""
         if self._running is None:
             return None
         if not self._running[0].done() and self._clock() - self._began_at < OVERDUE_SECONDS:
@@ -67,7 +67,7 @@ class LazySync:
         return self.settle()
 
     def settle(self) -> Reached | None:
-        """As ``done``, but waits for a running sync."""
+        """As ``done``, but wait for a running sync."""
         if self._running is None:
             return None
         (future, reached), self._running = self._running, None
@@ -75,15 +75,15 @@ class LazySync:
         return reached
 
     def close(self) -> None:
-        """Waits for a running sync; its result is ignored."""
+        """Wait for a running sync; ignore its result."""
         if self._running is not None:
             wait([self._running[0]])
             self._running = None
 
 
 class SegmentWriter:
-    """``checkpoint`` is never ahead of the medium. Writing raises HeldError without any
-    change, and JournalFailedError."""
+    """The writer of a journal's files. ``checkpoint`` is never ahead of the disk. Writing raises
+    HeldError without any change, and JournalFailedError."""
 
     def __init__(
         self, directory: Path, segments: Sequence[Segment], checkpoint: Checkpoint, disk: Disk
@@ -130,7 +130,7 @@ class SegmentWriter:
         active.grow(header)
 
     def sync(self, next_seq: int, *, now: bool = False, **changes: Any) -> None:
-        """Syncs all written frames; with ``now`` the checkpoint as well."""
+        """Sync all written frames; with ``now`` the checkpoint as well."""
         try:
             if self._lazy is not None:
                 self._lazy.settle()
@@ -140,7 +140,7 @@ class SegmentWriter:
         self._say_reached(self._reached(next_seq), now=now, **changes)
 
     def sync_lazily(self, next_seq: int) -> None:
-        """Records the end of a finished sync, and begins the next one."""
+        """Record the end of a finished sync, and begin the next one."""
         assert self._lazy is not None
         try:
             reached = self._lazy.done()
@@ -152,7 +152,7 @@ class SegmentWriter:
             self._lazy.begin(self._fd, self._reached(next_seq))
 
     def write_checkpoint(self, *, now: bool, **changes: Any) -> None:
-        """Writes a checkpoint, which must not be ahead of the disk."""
+        """Write a checkpoint, which must not be ahead of the disk."""
         checkpoint = replace(self.checkpoint, **changes)
         try:
             self._checkpoint_file.write(checkpoint)
@@ -165,8 +165,8 @@ class SegmentWriter:
         self.checkpoint = checkpoint
 
     def roll(self, next_seq: int, state: Mapping[str, object], *, use_spare: bool) -> None:
-        """Seals the active segment and begins the next, unless it has no events. On a full disk the
-        spare file becomes the new one, if allowed."""
+        """Seal the active segment and begin the next, unless the active one has no events. On a
+        full disk the spare file becomes the new segment, if allowed."""
         active = self.chain.active
         if next_seq == active.base:
             return
@@ -194,7 +194,7 @@ class SegmentWriter:
         self.write_checkpoint(segment=fresh.base, offset=fresh.length, now=True)
 
     def drop(self, count: int) -> None:
-        """Deletes the oldest segments, after the checkpoint's floor is past them."""
+        """Delete the oldest segments, after the checkpoint's floor has passed them."""
         if not count:
             return
         kept = self.chain.at(count)
@@ -238,7 +238,7 @@ class SegmentWriter:
             raise self._fail(error) from error
 
     def _not_written(self, error: OSError) -> FlumengError:
-        """Translates lack of room or descriptors into HeldError, any other error into a failure."""
+        """Return HeldError for lack of room or descriptors; else the journal fails."""
         return held(f"journal {self._id}", error) or self._fail(error)
 
     def _fail(self, error: OSError) -> JournalFailedError:

@@ -1,5 +1,5 @@
 """A small thread pool for many mostly idle jobs; a job never runs on two threads at once, and a
-waiting job holds none."""
+waiting job occupies no thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 KEEP_SECONDS = 10.0
 
 Steps = Iterator[float | None]
-"""A job's steps; each yields the seconds to wait at most, or None to wait until woken."""
+"""The steps of a job; each yields the maximum seconds to wait, or None to wait until woken."""
 
 
 class SharedThreads:
@@ -38,7 +38,7 @@ class SharedThreads:
 
     @property
     def busy(self) -> int:
-        """The number of jobs with work in the last whole second, or since."""
+        """The number of jobs with work in the last or the current second, whichever is higher."""
         return max(self._busy, self._busy_before)
 
     @property
@@ -54,7 +54,8 @@ class SharedThreads:
         return Job(self, steps, name)
 
     def stuck(self, seconds: float) -> str:
-        """The running job longest without progress, for at least ``seconds``; else empty."""
+        """Return the name of the running job that has made no progress for longest, if at least
+        ``seconds``; else an empty string."""
         with self._changed:
             last = min(self._running, key=lambda job: job.went_on_at, default=None)
         if last is None or time.monotonic() - last.went_on_at < seconds:
@@ -70,7 +71,7 @@ class SharedThreads:
                 self._plan(job, due, now=after_seconds <= 0)
 
     def _plan(self, job: Job, due: float, *, now: bool) -> None:
-        """Called with the lock held; invalidates earlier timers of the job."""
+        """Set the time of the job's next run instead of an earlier one, with the lock held."""
         job.due_at = -inf if now else due
         if now:
             self._ready.append(job)
@@ -82,8 +83,8 @@ class SharedThreads:
             self._rouse()
 
     def _rouse(self) -> None:
-        """Called with the lock held: wakes or starts a thread. If none can be started the running
-        ones take the job later; RuntimeError without any."""
+        """Wake or start a thread; called with the lock held. If none can be started, running
+        threads take the job later. Raises RuntimeError when no thread runs."""
         if self._idle:
             self._changed.notify()
         elif self._threads < self._most:
@@ -163,7 +164,8 @@ class SharedThreads:
 
 
 class Job:
-    """``due_at``: next run. ``window``: second of its last work. ``went_on_at``: last progress."""
+    """A job of shared threads. ``due_at``: next run. ``window``: second of the last work.
+    ``went_on_at``: last progress."""
 
     __slots__ = (
         "_threads",
@@ -187,14 +189,14 @@ class Job:
         self._threads = threads
 
     def has_work(self) -> None:
-        """Counts the job as busy in this second."""
+        """Count the job as busy in this second."""
         with self._threads._changed:
             self._threads._count(self)
 
     def wake(self, after_seconds: float = 0.0) -> None:
-        """Runs the job after that time or earlier; never blocks."""
+        """Run the job after that time or earlier; never blocks."""
         self._threads._wake(self, after_seconds)
 
     def went_on(self) -> None:
-        """Reports progress within a step of unbounded length."""
+        """Report progress within a step of unbounded length."""
         self.went_on_at = time.monotonic()

@@ -1,5 +1,5 @@
-"""Connections to the nodes that hold replicas, one to each. Each send is one chunk, so a replica
-that catches up delays no other. After a broken connection the journals resend."""
+"""Connections from primaries to the nodes that hold replicas, one per node. Each send is one chunk,
+so a replica that catches up delays no other. After a broken connection the primaries resend."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ RETRY_SECONDS = 0.25
 PING_SECONDS = 1.0
 LEAST = 32 << 20
 BUSY_SECONDS = 1.0
-"""Seconds after an append in which more are expected."""
+"""Seconds after an append during which more appends are expected."""
 WHOLE_BYTES, PART_BYTES = 8 << 20, 1 << 20
-"""Bytes per chunk, while idle and while events arrive."""
+"""Bytes per chunk, and per chunk of catching up while events arrive."""
 
 
 class Throttle:
-    """Limits catching up, for all journals of a process. Thread-safe."""
+    """Limits the bytes sent to replicas that catch up, for a whole process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Throttle:
 
 
 class Outbox:
-    """The pending messages of one journal: a beginning, then frames."""
+    """The pending messages of a journal to a node: ``first``, then ``frames``."""
 
     def __init__(self, journal: ReplicatedJournal) -> None:
         self.journal = journal
@@ -91,7 +91,7 @@ class Outbox:
 
 
 class Outboxes:
-    """Queues of outboxes; replicas that catch up alternate with others. Not thread-safe."""
+    """The outboxes for one node; replicas that catch up alternate with others. Not thread-safe."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -131,7 +131,7 @@ class Outboxes:
 
 
 class Links:
-    """``address`` returns the address of a node's replicas, or an empty string."""
+    """The connections of a process. ``address`` returns the address of a node's replicas, or ""."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Links:
         link.put(journal, message)
 
     def alive_at(self, node: str) -> float:
-        """The last sign of life of the node, by the monotonic clock."""
+        """Return when the node last answered, by the monotonic clock."""
         link = self._links.get(node)
         return link.alive_at if link else -inf
 

@@ -1,5 +1,5 @@
-"""Detects late replicas and due messages to other nodes, by the primary's clock. Idle journals send
-nothing: one link per node shows that the node lives."""
+"""Detects late replicas and messages that a primary must send or repeat, by its clock. Idle
+journals send nothing: pings on one link per node show that the node is alive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from flumeng.journal.replication.primary import Primary
 
 LATE_SECONDS = 5.0
-"""A replica is late after it has lacked sent events for so long."""
+"""Seconds for which a replica may lack sent events before it is late."""
 RESEND_SECONDS = 1.0
-"""Minimum seconds between two repetitions to a replica."""
+"""Minimum seconds between two repeated messages to a replica."""
 
 
 class _Mark(NamedTuple):
-    """The log's end at a time; a replica that reaches it is not late."""
+    """The end of the primary's log at a time; a replica that has all of it is not late."""
 
     end: int
     at: float
@@ -29,7 +29,7 @@ class ReplicaLag:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """Resets the marks: no replica is late when a primary begins."""
+        """Reset all measurements: no replica is late when a primary begins."""
         self._marks.clear()
         self._sent.clear()
 
@@ -37,7 +37,7 @@ class ReplicaLag:
         self._received_at[node] = now
 
     def is_late(self, primary: Primary, node: str, now: float, alive_at: float) -> bool:
-        """Whether the replica is late; it then gets as much time again."""
+        """Return whether the replica is late; if so, its time limit starts again."""
         peer, mark = primary.peers[node], self._marks.get(node)
         received_at = max(alive_at, self._received_at.get(node, -inf))
         if mark is None or (peer.begun and peer.end >= mark.end and received_at >= mark.at):
@@ -49,7 +49,7 @@ class ReplicaLag:
         return late
 
     def lacks_an_answer(self, primary: Primary, node: str, now: float) -> bool:
-        """Whether a message may be lost and must be repeated."""
+        """Return whether a message may be lost and must be repeated; counts as sent now if so."""
         peer = primary.peers[node]
         waits = not peer.begun or peer.end < primary.log.end
         silent = now - max(self._received_at.get(node, -inf), self._sent_at.get(node, -inf))
@@ -59,7 +59,7 @@ class ReplicaLag:
         return True
 
     def lacks_news(self, primary: Primary, node: str, now: float) -> bool:
-        """Whether the node has an old checkpoint."""
+        """Return whether the node must be sent a newer checkpoint; counts as sent now if so."""
         news = (primary.checkpoint, primary.acked)
         due = now - self._sent_at.get(node, -inf) > RESEND_SECONDS
         if not primary.peers[node].begun or not due or self._sent.get(node) == news:

@@ -1,4 +1,4 @@
-"""One replica of a replicated journal on this node's disk, through failures and damage."""
+"""One replica of a replicated journal on this node's disk; handles disk failures and damage."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaOnDisk:
-    """``journal`` is replaced after a truncation, a restart, and a disk failure. ``damaged``: why
-    it is unusable. The caller holds the lock of its ``ReplicatedJournal``, except for ``sync``."""
+    """A replica on disk. ``journal`` is replaced after a truncation, restart or disk failure.
+    ``damaged``: why it is unusable. Except for ``sync``, hold the ``ReplicatedJournal``'s lock."""
 
     def __init__(self, journal: ReplicaJournal) -> None:
         self.journal = journal
         self.damaged = ""
         self._listeners = journal.listeners
         self._using = threading.Lock()
-        """Held during a sync or a reopening, for as long as the disk takes."""
+        """Held during a sync or a reopening, which may take as long as the disk does."""
         self._doubtful = False
         self._backoff = RetryTimer()
 
@@ -47,7 +47,7 @@ class ReplicaOnDisk:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the content of the disk is unknown until it is reopened."""
+        """Whether a disk failure made the replica's content unknown until it is reopened."""
         return self._doubtful or not self.journal.sound
 
     def sync(self) -> None:
@@ -55,7 +55,7 @@ class ReplicaOnDisk:
             self.journal.sync()
 
     def lead(self, term: int, lineage: str, *, closes: bool) -> None:
-        """Makes it the primary's replica, on disk. Raises as ``sync``."""
+        """Make this replica the primary's, durably, in the given term. Raises as ``sync``."""
         with self._using:
             self.journal.sync()
             self.journal.fence(term)
@@ -65,7 +65,7 @@ class ReplicaOnDisk:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Marks the replica as doubtful after an OSError: the written data is unknown."""
+        """Mark the replica as failed after an OSError, since the written data is then unknown."""
         try:
             yield
         except (FlumengError, OSError) as error:
@@ -73,7 +73,7 @@ class ReplicaOnDisk:
             raise
 
     def append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
-        """Appends missing frames. Raises HeldError, CorruptError, OSError."""
+        """Append the frames that the replica lacks. Raises HeldError, CorruptError, OSError."""
         for frame in frames:
             if self.journal.lacks(frame):
                 self.journal.append_frame(frame)
@@ -91,7 +91,7 @@ class ReplicaOnDisk:
             self._replace(self.journal.restart(floor, lineage, state))
 
     def cut(self, end: int) -> int:
-        """Removes events from ``end`` on; returns how many. Raises CorruptError, OSError."""
+        """Remove events from ``end`` on; return how many. Raises CorruptError, OSError."""
         gone = max(0, self.journal.next_seq - end)
         if gone:
             log.warning("journal %s: %d unanswered events are dropped", self.journal.id, gone)
@@ -106,8 +106,8 @@ class ReplicaOnDisk:
         return gone
 
     def reopen(self, now: float) -> bool:
-        """Reopens it after a disk failure; returns whether it is usable. Unsynced writes count as
-        lost: the kernel may treat their pages as clean."""
+        """Reopen the replica after a disk failure; return whether it is usable. Unsynced writes
+        count as lost: the kernel may treat their pages as clean."""
         if not self._backoff.is_due(now):
             return False
         self._backoff.begin(now)
@@ -135,7 +135,7 @@ class ReplicaOnDisk:
             self.journal.remove()
 
     def set_aside(self) -> Path:
-        """Keeps a damaged replica as evidence; returns its path. Raises OSError."""
+        """Rename a damaged replica's directory and return its path. Raises OSError."""
         with self._using:
             return self.journal.set_aside()
 

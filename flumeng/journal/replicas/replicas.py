@@ -1,5 +1,5 @@
-"""The replicated journals of an ingest worker: its own, and its replicas of other nodes' journals.
-The first worker holds the replicas in ``copies``, and serves one that becomes the primary there."""
+"""The replicated journals of an ingest worker: those it writes, and replicas of other nodes'
+journals. The node's first worker holds the replicas, and serves those that become primaries."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from flumeng.platform.rate_limited_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
-"""Sent to the node over the pipe."""
+"""A message to the node process over the pipe."""
 
 LOOK_SECONDS = 0.5
 BYTES_PER_SECOND = 8 << 20
 PASS_SECONDS = 3600.0
 AGAIN_SECONDS = 10.0
-"""Seconds before an unreadable journal is read again."""
+"""Seconds before a journal that failed a scrub is read again."""
 
 
 class Replicas:
-    """Thread-safe."""
+    """The replicated journals of one process. Thread-safe."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Replicas:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the replicas in the directory. Raises UserError, OSError."""
+        """Open all replicas in the directory. Raises UserError, OSError."""
         self.journals: Mapping[str, ReplicatedJournal] = {}
         self.send: Callable[[Message], None] = lambda _: None
         self._node, self._replicas, self._disk = node, replicas, disk or Disk()
@@ -73,16 +73,16 @@ class Replicas:
         self._refusals = RateLimitedLog(log)
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
-        """Damaged replicas, reported to their primaries until they begin again."""
+        """Removed damaged replicas; their primaries are asked to begin again."""
         self._backoffs: dict[str, RetryTimer] = {}
-        """Delays new replicas after damage: a bad disk may damage them too."""
+        """By journal: delays a new replica after damage, since a bad disk may damage it too."""
         if replicas is not None:
             replicas.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(replicas):
                 self._open(path)
 
     def _open(self, path: Path) -> None:
-        """Sets a damaged replica aside; its primary makes another one."""
+        """Open a replica; a damaged one is renamed, and the primary makes another."""
         try:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
@@ -95,13 +95,12 @@ class Replicas:
 
     @property
     def replicas(self) -> dict[str, str]:
-        """Journal -> replica id of all replicas in the directory, damaged ones too."""
+        """The replica ids of all replicas in the directory by journal, damaged ones too."""
         with self._lock:
             return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
     @property
     def ends(self) -> dict[str, int]:
-        """Journal -> end of all replicas in the directory."""
         with self._lock:
             return {name: self.journals[name].next_seq for name in sorted(self._stored)}
 
@@ -142,7 +141,7 @@ class Replicas:
         self._links.forget(name)
 
     def set_memberships(self, message: Mapping[str, Any]) -> None:
-        """Handles the node's message: memberships, and addresses of nodes."""
+        """Apply a message of the node process: memberships of journals, and addresses of nodes."""
         self._addresses = message["addresses"]
         for name, document in message["journals"].items():
             version, created = int(document["version"]), int(document["created"])
@@ -157,7 +156,7 @@ class Replicas:
                     log.error("journal %s: %s", name, error)
 
     def _set_aside_damaged(self) -> None:
-        """Sets aside damaged replicas with a live primary. Raises OSError."""
+        """Rename damaged replicas whose primary is alive. Raises OSError."""
         with self._lock:
             stored = [(name, self.journals[name]) for name in self._stored]
         for name, journal in stored:
@@ -274,14 +273,14 @@ class Replicas:
             return []
 
     def _require_held(self, name: str) -> Membership:
-        """Raises DeniedError unless the known membership has a replica on this node."""
+        """Return a journal's membership. Raises DeniedError unless it includes this node."""
         membership, *_ = self._records.get(name, (None,))
         if membership is None or self._node not in membership.nodes:
             raise DeniedError(f"ZooKeeper has no record of a replica of {name[:100]} on this node")
         return membership
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
-        """Makes a replica at its primary's first message. Raises UnavailableError after damage."""
+        """Create a replica at a primary's message. Raises UnavailableError shortly after damage."""
         name, message = envelope.journal, envelope.message
         if not isinstance(message, messages.Begin):
             return None
@@ -310,7 +309,7 @@ class Replicas:
 
 
 def _require_primary(peer: Peer, name: str, message: ToFollower, membership: Membership) -> None:
-    """Raises DeniedError for another authenticated peer: it could have a replica removed."""
+    """Raise DeniedError unless the peer is the primary: it could have a replica removed."""
     if isinstance(message, messages.Begin) and message.lineage != membership.lineage:
         raise DeniedError(f"journal {name} has the lineage {membership.lineage}")
     if peer.identity and peer.identity.name != node_of(membership.primary):
@@ -339,7 +338,7 @@ class Scrubber:
         self._stopping.set()
 
     def scrub(self) -> Iterator[float]:
-        """One pass in random order; yields the seconds to wait after each part."""
+        """Read all journals once in random order; yield the seconds to wait after each part."""
         journals = self._journals()
         for journal in random.sample(journals, len(journals)):
             yield from _look_at(journal)

@@ -1,9 +1,9 @@
 """One replica of a replicated journal, as its primary or as a follower.
 
-It executes the steps of ``flumeng.journal.replication`` on its disk, towards other nodes, and
-towards the node process, which accesses ZooKeeper. The membership record there makes it the
-primary. Calls come from the group commit, the links and the worker; a lock orders them. With the
-lock held, it waits only for its own disk.
+It executes the steps of ``flumeng.journal.replication``: on disk, by messages to other nodes, and
+by proposals to the node process, which accesses ZooKeeper. The membership record in ZooKeeper makes
+it the primary. Calls come from the group commit, the links and the worker; a lock orders them. Code
+that holds the lock waits only for the local disk.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ ASK_AGAIN_SECONDS = 2.0
 
 
 class Transport(Protocol):
-    """Sends to the other replicas and to ZooKeeper. Never blocks."""
+    """Sends messages to other replicas and proposals for ZooKeeper. Never blocks."""
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToFollower) -> None: ...
     def proposal(self, journal: str, version: int, membership: Membership) -> None: ...
     def took(self, nbytes: int) -> None:
-        """Reports the size of appended events, for the throttle."""
+        """Report the size of appended events, for the throttle."""
 
     def alive_at(self, node: str) -> float:
-        """The last sign of life of the node, by the monotonic clock."""
+        """Return when the node last answered, by the monotonic clock."""
 
 
 class ReplicatedJournal(DelegatedLog):
-    """A ``Log`` and an ``Appendable``. One that ``closes`` accepts no events, even as the primary.
+    """A ``Log`` and an ``Appendable``. With ``closes`` it accepts no events, even as the primary.
     After close or remove it does nothing: its descriptors may be other files. A damaged follower
     accepts nothing; a damaged primary continues while no other replica can lead."""
 
@@ -81,7 +81,7 @@ class ReplicatedJournal(DelegatedLog):
         self._superseded = False
         self._suspected: ReplicaJournal | None = None
         self.older = ""
-        """Why it may lack events of another in-sync replica; empty if it does not."""
+        """Why this replica may lack events of another in-sync replica, or an empty string."""
         self._primary_is_there = False
         self._wake: Callable[[], None] = lambda: None
 
@@ -113,21 +113,21 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """Events that the replicas on other nodes lack; known to the primary only."""
+        """The events that each replica on another node lacks; known to the primary only."""
         role = self._role
         if not isinstance(role, Primary):
             return {}
         return {node: role.log.end - peer.end for node, peer in role.peers.items()}
 
     def require_in_sync(self, replicas: int) -> None:
-        """Accepts events only with that many in-sync replicas."""
+        """Accept events only while that many replicas are in sync."""
         with self._lock:
             self._needs_in_sync = replicas
             if isinstance(self._role, Primary):
                 self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
     def set_membership(self, membership: Membership, version: int, created: int) -> None:
-        """Handles the record in ZooKeeper at a version; ``created`` identifies the znode."""
+        """Apply ZooKeeper's membership record at a version; ``created`` identifies the znode."""
         with self._lock:
             if self._done:
                 return
@@ -145,7 +145,7 @@ class ReplicatedJournal(DelegatedLog):
             self._lead_if_chosen()
 
     def _begin_again(self) -> None:
-        """Becomes a follower, as after a start: versions of a recreated record start over."""
+        """Become a follower, as at a start: the versions of a recreated record start over."""
         if isinstance(self._role, Primary):
             log.warning("journal %s: its record was lost, and recreated", self.id)
             if self._journal.sound:
@@ -165,8 +165,7 @@ class ReplicatedJournal(DelegatedLog):
         state: Mapping[str, object],
         key: KeyReference | None = None,
     ) -> list[ToPrimary]:
-        """Follows the primary's message on disk; returns the answers. Raises HeldError,
-        CorruptError, OSError."""
+        """Execute a primary's message; return answers. Raises HeldError, CorruptError, OSError."""
         with self._lock:
             if self._done:
                 return []
@@ -192,8 +191,8 @@ class ReplicatedJournal(DelegatedLog):
             return self._do_replica(*step, frames, state)
 
     def tick(self, now: float) -> None:
-        """Periodic work: removes late replicas from the in-sync set, repeats messages and
-        proposals, and retries a failed disk. Raises FlumengError, OSError."""
+        """Do periodic work: remove late replicas from the in-sync set, repeat messages and
+        proposals, and retry a failed disk. Raises FlumengError, OSError."""
         with self._lock:
             if self._done:
                 return
@@ -217,7 +216,7 @@ class ReplicatedJournal(DelegatedLog):
                 self._step(primary.retry_change)
 
     def is_catching_up(self, node: str) -> bool:
-        """Whether the replica there does not count yet, so that no sender waits for it."""
+        """Return whether the replica on ``node`` is neither in sync nor joining."""
         role = self._role
         if not isinstance(role, Primary):
             return False
@@ -225,13 +224,13 @@ class ReplicatedJournal(DelegatedLog):
         return peer is not None and peer.replica not in role.counted
 
     def reconnected(self, node: str) -> bool:
-        """Repeats lost messages; returns whether the node should hold a replica."""
+        """Repeat messages after a new connection; return whether the node should hold a replica."""
         with self._lock:
             self._step(primary.resend, node)
             return isinstance(self._role, Primary) and node in self._role.peers
 
     def frames(self, start: int, end: int) -> Iterator[Window]:
-        """Yields written frames for a ``Frames`` message, synced or not."""
+        """Yield written frames for a ``Frames`` message, synced or not."""
         return self._noticed(self._journal.written_frames(start, end))
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
@@ -262,8 +261,8 @@ class ReplicatedJournal(DelegatedLog):
         log.error("the replica of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
-        """Reads all data on disk. A first failure makes the replica ``suspect``, a second one
-        damaged. Raises OSError, UserError for a newer format."""
+        """Read and verify all data on disk. A first failure makes the replica ``suspect``, a second
+        one damaged. Raises OSError, UserError for a newer format."""
         journal = self._journal
         is_second, self._suspected = self.is_suspect, None
         try:
@@ -283,7 +282,7 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def is_older(self) -> bool:
-        """Whether another replica should lead, since this one may lack events."""
+        """Whether another replica should lead, because this one may lack events."""
         return bool(self.older) and self._others_in_sync
 
     @property
@@ -315,7 +314,7 @@ class ReplicatedJournal(DelegatedLog):
         return self._journal.source_state_at_floor
 
     def cut(self, end: int) -> int:
-        """Removes events from ``end`` on, which no in-sync replica had; returns how many."""
+        """Remove events from ``end`` on, which no in-sync replica had; return how many."""
         with self._lock:
             with self._disk.writing():
                 gone = self._disk.cut(end)
@@ -327,7 +326,8 @@ class ReplicatedJournal(DelegatedLog):
             self._do_primary(*step(self._role, *arguments))
 
     def _lead_if_chosen(self) -> None:
-        """Called repeatedly, since a proposal may be lost, or the disk full."""
+        """Become the primary if ZooKeeper names this replica. Called repeatedly, since a proposal
+        may be lost or the disk full."""
         replica, membership = self._role, self._membership
         if isinstance(replica, Primary) or self._lost_lead or membership is None:
             return
@@ -388,7 +388,7 @@ class ReplicatedJournal(DelegatedLog):
         frames: list[pa.Buffer],
         source_state: Mapping[str, object],
     ) -> list[ToPrimary]:
-        """After an error the state is that of the disk."""
+        """Do a follower's actions; return the replies. After errors its state is read from disk."""
         replies: list[ToPrimary] = []
         wrote = False
         try:
@@ -441,8 +441,8 @@ class ReplicatedJournal(DelegatedLog):
         return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
-        """Raises HeldError before it is the primary, or with too few in-sync replicas;
-        JournalFailedError once it no longer is."""
+        """As ``Journal.append_encoded``. Raises HeldError before this replica is the primary, or
+        with too few in-sync replicas; JournalFailedError once another one is the primary."""
         with self._lock:
             role = self._require_lead()
             if not role.takes:
@@ -458,7 +458,7 @@ class ReplicatedJournal(DelegatedLog):
             return seq
 
     def sync(self) -> int:
-        """Syncs this replica; see ``confirms`` for the others."""
+        """Sync this replica and return its end; ``confirms`` covers the other replicas."""
         end = self._journal.next_seq
         self._disk.sync()
         with self._lock:
@@ -466,8 +466,8 @@ class ReplicatedJournal(DelegatedLog):
         return end
 
     def confirms(self, end: int) -> bool:
-        """Whether every in-sync replica has all events below ``end``. Raises JournalFailedError
-        when another replica is the primary."""
+        """Return whether every in-sync replica has all events below ``end``. Raises
+        JournalFailedError when another replica is the primary."""
         with self._lock:
             try:
                 role = self._require_lead()
@@ -491,7 +491,8 @@ class ReplicatedJournal(DelegatedLog):
         raise HeldError(f"journal {self.id}: {why}", why)
 
     def maintain(self) -> None:
-        """Raises JournalFailedError under another primary, so senders learn it early."""
+        """Do periodic work on disk. Raises JournalFailedError when another replica is the primary,
+        so that senders notice early."""
         if self._superseded:
             self._require_lead()
         self._journal.maintain()
@@ -525,8 +526,8 @@ class ReplicatedJournal(DelegatedLog):
             self._disk.remove()
 
     def set_aside_damaged(self) -> Path | None:
-        """Keeps a damaged replica as evidence; returns its path. None while it may be the last one:
-        no primary has sent a message since, or it is the chosen primary."""
+        """Rename a damaged replica, as evidence, and return the path. None while it may be the last
+        replica: no primary has sent a message since, or it is the chosen primary."""
         with self._lock:
             membership = self._membership
             chosen = membership is not None and membership.primary == self.replica_id
@@ -536,7 +537,7 @@ class ReplicatedJournal(DelegatedLog):
             return self.set_aside()
 
     def set_aside(self) -> Path:
-        """Keeps a damaged replica as evidence; returns its path. Raises OSError."""
+        """Rename a damaged replica's directory and return its path. Raises OSError."""
         with self._lock:
             self._done = True
             return self._disk.set_aside()

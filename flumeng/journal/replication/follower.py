@@ -1,9 +1,9 @@
 """The follower's side of replication: accepts the frames of the latest term's primary.
 
-It obeys the latest term that it has received, and stores that term before it answers (I5). A new
-term alone removes no events. Only after the term's primary has sent its first log does the follower
-remove events, and then only those missing from that log (I11, I13). None of them was acknowledged,
-since the primary of each term was in sync before.
+A follower obeys the latest term that it has received, and stores that term before it answers (I5).
+A new term alone removes no events. The follower removes events only after the term's primary has
+sent its first log, and only those missing from that log (I11, I13). None of the removed events was
+acknowledged, since the primary of each term was in sync before.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Write(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Events below ``acked`` may be trimmed; those below ``checkpoint`` are on every in-sync
-    replica."""
+    """Events below ``acked`` may be trimmed; in-sync replicas have all below ``checkpoint``."""
 
     checkpoint: int
     acked: int
@@ -68,9 +67,9 @@ Action = Fence | Cut | Restart | Write | Keep | Reply
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """``log.safe``: its local checkpoint, persisted (I2). ``checkpoint``: the known global one,
-    never above its own (I7). ``matched``: its log is a prefix of the log of the primary of
-    ``term``."""
+    """A follower's state. ``log.safe``: the end of the events on its disk (I2). ``checkpoint``: the
+    known global checkpoint, never above ``log.safe`` (I7). ``matched``: the log is a prefix of the
+    log of the primary of ``term``."""
 
     id: str
     lineage: str
@@ -89,7 +88,7 @@ Step = tuple[Follower, list[Action]]
 
 
 def begin(replica: Follower, message: Begin) -> Step:
-    """Raises CorruptError when its log differs from an in-sync replica below the checkpoint."""
+    """Match the log with the primary's. Raises CorruptError if they differ below the checkpoint."""
     if message.term < replica.term:
         return replica, [Reply(Refused(replica.term))]
     actions: list[Action] = []
@@ -113,7 +112,7 @@ def begin(replica: Follower, message: Begin) -> Step:
 
 
 def take(replica: Follower, message: Frames) -> Step:
-    """Appends the primary's events; ``synced`` answers once they are on disk."""
+    """Append the primary's events; ``synced`` replies once they are on disk."""
     if message.term < replica.term:
         return replica, [Reply(Refused(replica.term))]
     if message.term > replica.term or not replica.matched:

@@ -1,7 +1,7 @@
 """The terms of a log: the seq at which each begins, and the common prefix of two logs.
 
-One process writes a term's events, and a replica accepts them only after a log that is the
-primary's. So two logs with an event of one term at one seq are equal up to there. (Raft's log
+One process writes the events of a term, and a replica accepts them only after its log matches the
+primary's. So two logs that have the same term at one seq are equal up to that seq. (Raft's log
 matching: Ongaro, Ousterhout, USENIX ATC 2014, section 5.3; Kafka's KIP-101 and KIP-279.)
 """
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 
 class Start(NamedTuple):
-    """The events from ``seq`` on, up to the next start, are of ``term``."""
+    """The start of a term: the events from ``seq`` to the next start are of ``term``."""
 
     term: int
     seq: int
 
 
 History = tuple[Start, ...]
-"""Both fields increase from start to start."""
+"""The starts of a log's terms; terms and seqs increase."""
 
 
 class Log(NamedTuple):
-    """Events of [floor, end) of the terms in ``history``; those of [floor, safe) are on disk."""
+    """A log with the events [floor, end) of the terms in ``history``; [floor, safe) on disk."""
 
     floor: int = 0
     end: int = 0
@@ -35,7 +35,7 @@ class Log(NamedTuple):
         return self.history[-1].term if self.end > self.floor else 0
 
     def extended(self, starts: Iterable[Start], end: int) -> Log:
-        """Returns the log with events up to ``end``, whose terms begin at ``starts``."""
+        """Return the log with events up to ``end``, whose terms begin at ``starts``."""
         history = self.history
         for start in starts:
             if not history or start.term > history[-1].term:
@@ -53,12 +53,12 @@ class Log(NamedTuple):
 
 
 def run_of(history: History, seq: int) -> Start:
-    """The start of the term of the event ``seq``."""
+    """Return the start of the term to which the event ``seq`` belongs."""
     return next(start for start in reversed(history) if start.seq <= seq)
 
 
 def agreed(log: Log, other: Log) -> int:
-    """The end of the events that both logs share; the higher floor if they share none above it."""
+    """Return the end of the events shared by two logs; the higher floor if none lie above it."""
     end, floor = min(log.end, other.end), max(log.floor, other.floor)
     while end > floor:
         ours, theirs = run_of(log.history, end - 1), run_of(other.history, end - 1)

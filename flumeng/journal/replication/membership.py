@@ -1,6 +1,6 @@
 """The members of a replicated journal as in ZooKeeper; each change is a compare-and-set. A
-replica's id is ``NODE/ID`` with a random ID, so a replica made after a disk loss cannot pass for
-the old one."""
+replica's id is ``NODE/ID`` with a random ID, so a replica made after the loss of a disk is not
+mistaken for the old one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from zkschema.records import Journal
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """``in_sync``: the replicas with every acknowledged event, the primary's among them. ``nodes``:
-    those that should hold one. ``lineage``: one history of the journal's events; another one begins
-    where an operator accepted a loss."""
+    """The members of one journal. ``in_sync``: replicas with every acknowledged event, including
+    the primary's. ``nodes``: nodes that should hold a replica. ``lineage``: the id of a history of
+    events; an accepted loss begins another one."""
 
     lineage: str
     term: int
@@ -26,7 +26,7 @@ class Membership:
 
     @classmethod
     def of(cls, journal: Journal) -> Membership:
-        """Raises CorruptError for a record whose primary is not in sync."""
+        """Return a journal's membership. Raises CorruptError when the primary is not in sync."""
         for replica in journal.in_sync:
             if node_of(replica) == journal.primary:
                 return cls(
@@ -45,7 +45,7 @@ class Membership:
         )
 
     def as_message(self) -> dict[str, Any]:
-        """The message for the pipe between a node and its ingest workers."""
+        """Return a message for the pipe between a node and its ingest workers."""
         return {
             "lineage": self.lineage,
             "term": self.term,
@@ -65,12 +65,12 @@ class Membership:
         )
 
     def restarted(self) -> Membership:
-        """Starts a new term: each process of the primary has its own (I4)."""
+        """Return the membership in a new term: each process of a primary needs one (I4)."""
         return replace(self, term=self.term + 1)
 
     def promoted(self, replica: str) -> Membership:
-        """Makes the replica primary in a new term and removes the former one from the in-sync set
-        (I4, I10). Raises ConflictError for a replica that is not in sync."""
+        """Return the membership with the replica as primary in a new term, and the former primary
+        out of sync (I4, I10). Raises ConflictError for a replica that is not in sync."""
         if replica not in self.in_sync:
             raise ConflictError(f"{replica} is not in sync: answered events may be missing there")
         in_sync = tuple(
@@ -79,7 +79,7 @@ class Membership:
         return replace(self._led_by(replica), in_sync=in_sync)
 
     def promoted_unclean(self, replica: str, lineage: str) -> Membership:
-        """Promotes by an operator's order, without an in-sync replica: events are lost (I10)."""
+        """Promote a replica not in sync, by an operator's order; events are lost (I10)."""
         return replace(self._led_by(replica), lineage=lineage, in_sync=(replica,))
 
     def _led_by(self, replica: str) -> Membership:
@@ -87,13 +87,13 @@ class Membership:
         return replace(self, term=self.term + 1, primary=replica, nodes=nodes)
 
     def without(self, replica: str) -> Membership:
-        """Removes a replica from the in-sync set. Raises UserError for the primary."""
+        """Return the membership with the replica out of sync. Raises UserError for the primary."""
         if replica == self.primary:
             raise UserError(f"{replica} is the primary: promote another replica first")
         return replace(self, in_sync=tuple(member for member in self.in_sync if member != replica))
 
     def joined(self, replica: str) -> Membership:
-        """Adds a replica that has caught up, in place of an earlier one on its node."""
+        """Return the membership with a caught-up replica in sync, replacing one on its node."""
         others = tuple(member for member in self.in_sync if node_of(member) != node_of(replica))
         return replace(self, in_sync=(*others, replica))
 

@@ -1,4 +1,4 @@
-"""Messages between a primary and its replicas; each may be lost, late, duplicated or overtaken."""
+"""Messages between a primary and its replicas; each may be lost, late, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from flumeng.journal.replication.history import History, Log
 
 
 class Begin(NamedTuple):
-    """The primary's first message: the ``log`` at the beginning of its ``term``; always the
-    same."""
+    """The primary's first message: its ``log`` at the beginning of its ``term``."""
 
     lineage: str
     term: int
@@ -17,8 +16,8 @@ class Begin(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Events of [start, end), or none, to send only the rest. Events below ``checkpoint`` are on
-    every replica; readers have acked those below ``acked``."""
+    """Events of [start, end), or none, to send only the other fields. Events below ``checkpoint``
+    are on every in-sync replica; readers have acked those below ``acked``."""
 
     term: int
     start: int
@@ -29,14 +28,14 @@ class Frames(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """The events that the replica lacks are acked and trimmed: it restarts at ``floor``."""
+    """Makes the replica restart at ``floor``: the events that it lacks are trimmed."""
 
     term: int
     floor: int
 
 
 class Began(NamedTuple):
-    """The replica's log is a prefix of the primary's, and on disk up to ``end``."""
+    """Reply: the replica's log is a prefix of the primary's, and on disk up to ``end``."""
 
     term: int
     replica: str
@@ -44,7 +43,7 @@ class Began(NamedTuple):
 
 
 class Persisted(NamedTuple):
-    """The replica has all events below ``end`` on disk. With ``gap`` it lacks the next ones."""
+    """Reply: events below ``end`` are on the replica's disk; with ``gap`` the next are missing."""
 
     term: int
     replica: str
@@ -53,14 +52,14 @@ class Persisted(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """The replica has restarted, and its log is not matched with the primary's."""
+    """Reply: the replica has restarted, and has not matched its log with the primary's."""
 
     term: int
     replica: str
 
 
 class Refused(NamedTuple):
-    """The replica has a primary of this later ``term``."""
+    """Reply: the message is outdated; the replica has a primary of this later ``term``."""
 
     term: int
 

@@ -1,13 +1,12 @@
 """The primary's side of replication in one term: sends events and decides when to acknowledge them.
 
-An event is acknowledged when every in-sync replica has it on disk (I1). A late replica first leaves
-the in-sync set, by a confirmed change in ZooKeeper. A replica that has caught up joins in the same
-way (I12), and counts from before that change is requested. The outcome of a requested change is
-unknown until ZooKeeper reports it; until then both memberships may hold.
+An event is acknowledged when every in-sync replica has it on disk (I1). A late replica is removed
+from the in-sync set first, by a confirmed change in ZooKeeper. A replica that has caught up joins
+in the same way (I12), and acks wait for it even before that change is requested. The outcome of a
+requested change is unknown until ZooKeeper reports it; until then both memberships may be in force.
 
-A replica that is about to catch up counts already, so that the checkpoint waits for it instead of
-running ahead of it. The first sign of a later term ends the primary: it acknowledges nothing more
-(I6).
+The checkpoint already waits for a replica that is about to catch up, instead of moving past it. At
+the first sign of a later term the primary stops: it acknowledges nothing more (I6).
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ NEAR = 100_000
 
 
 class Send(NamedTuple):
-    """Send to the node that holds a replica; events of Frames are read from the primary's log."""
+    """Send a message to the node of a replica; events of Frames are read from the primary's log."""
 
     node: str
     message: ToFollower
 
 
 class Change(NamedTuple):
-    """Write this to ZooKeeper if its version is still ``version``, and report by ``changed``."""
+    """Write to ZooKeeper if the version is still ``version``; ``changed`` takes the result."""
 
     version: int
     membership: Membership
@@ -51,8 +50,8 @@ Action = Send | Change
 
 
 class Peer(NamedTuple):
-    """A node's replica in this term: id and persisted ``end``, both only once it has begun.
-    ``sent``: the end of the events sent to it."""
+    """A replica on another node, in this term. ``replica`` (the id) and ``end`` (persisted events)
+    are set once it has begun. ``sent``: the end of the events sent to it."""
 
     replica: str = ""
     end: int = 0
@@ -65,9 +64,8 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """``first``: the log at the beginning of its term. ``asked``: a requested membership with an
-    unknown outcome. ``joining``: the replica that joins next, once it lacks at most ``near``
-    events."""
+    """The primary's state in one term. ``first``: the log at its beginning. ``asked``: a requested
+    membership, outcome unknown. ``joining``: joins next and lacks at most ``near`` events."""
 
     id: str
     term: int
@@ -86,19 +84,19 @@ class Primary:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The replicas that are in sync, or may be (I7, I12)."""
+        """The replicas for which the checkpoint waits: in sync, or perhaps so (I7, I12)."""
         asked = self.asked.in_sync if self.asked else ()
         joining = (self.joining,) if self.joining else ()
         return tuple(dict.fromkeys((*self.membership.in_sync, *asked, *joining)))
 
     @property
     def takes(self) -> bool:
-        """Whether it accepts events (I15)."""
+        """Whether the primary accepts events (I15)."""
         return not self.over and len(self.membership.in_sync) >= self.min_in_sync
 
     @property
     def answered(self) -> int:
-        """Events below may be acknowledged, if it ``takes`` any."""
+        """The seq below which events may be acknowledged, while ``takes`` holds."""
         return self.checkpoint
 
     def check(self) -> None:
@@ -121,7 +119,7 @@ def started(
     min_in_sync: int = 1,
     near: int = NEAR,
 ) -> Step:
-    """Starts in the term of the membership, which is on disk. All of ``log`` is synced."""
+    """Start a primary in the membership's term, already on disk; all of ``log`` is synced."""
     assert membership.primary == me
     assert me in membership.in_sync
     peers = {node: Peer() for node in membership.nodes if node != node_of(me)}
@@ -143,20 +141,20 @@ def started(
 
 
 def appended(primary: Primary, end: int) -> Step:
-    """Events up to ``end`` are written to the local log, not synced."""
+    """Handle an append: events up to ``end`` are in the local log, not synced."""
     log = primary.log.extended([Start(primary.term, primary.log.end)], end)
     primary = replace(primary, log=log)
     return _sent(primary, primary.peers)
 
 
 def synced(primary: Primary, end: int) -> Step:
-    """The local log is on disk up to ``end``."""
+    """Handle a sync: the local log is on disk up to ``end``."""
     log = primary.log._replace(safe=max(primary.log.safe, min(end, primary.log.end)))
     return _moved(replace(primary, log=log))
 
 
 def trimmed(primary: Primary, acked: int, floor: int) -> Step:
-    """Every reader has acked up to ``acked``, and the local log begins at ``floor`` now."""
+    """Handle a trim: readers have acked up to ``acked``; the log begins at ``floor``."""
     log = primary.log._replace(floor=floor)
     return replace(primary, acked=max(primary.acked, min(acked, primary.checkpoint)), log=log), []
 
@@ -177,7 +175,7 @@ def received(primary: Primary, node: str, message: ToPrimary) -> Step:
 
 
 def resend(primary: Primary, node: str) -> Step:
-    """Repeats the messages that the node's replica may have missed."""
+    """Repeat the messages that the node's replica may have missed."""
     peer = primary.peers.get(node)
     if primary.over or peer is None:
         return primary, []
@@ -187,13 +185,13 @@ def resend(primary: Primary, node: str) -> Step:
 
 
 def send_checkpoint(primary: Primary, node: str) -> Step:
-    """Sends the checkpoint, so that the node's replica answers."""
+    """Send the checkpoint, so that the node's replica answers."""
     return _sent(primary, [node], even_none=True)
 
 
 def late(primary: Primary, node: str) -> Step:
-    """Removes a late node's replica from the in-sync set. It stays if too few would be left to
-    acknowledge anything: then it may still be promoted."""
+    """Remove a late node's replica from the in-sync set, unless too few would remain to acknowledge
+    anything. A replica that remains may still be promoted."""
     if node_of(primary.joining) == node and not primary.asked:
         return _moved(_with(replace(primary, joining=""), node, Peer()))
     gone = [replica for replica in primary.membership.in_sync if node_of(replica) == node]
@@ -206,15 +204,15 @@ def late(primary: Primary, node: str) -> Step:
 
 
 def retry_change(primary: Primary) -> Step:
-    """Repeats a change with an unknown outcome; at an outdated version it has no effect."""
+    """Repeat a change with an unknown outcome; at an outdated version it has no effect."""
     if primary.over or not primary.asked:
         return primary, []
     return primary, [Change(primary.version, primary.asked)]
 
 
 def changed(primary: Primary, membership: Membership, version: int) -> Step:
-    """Applies the membership in ZooKeeper, changed by this primary or another process; ignores
-    older versions than the known one."""
+    """Apply the membership in ZooKeeper, changed by this primary or another process; ignore
+    versions older than the known one."""
     if version < primary.version or primary.over:
         return primary, []
     if (membership.term, membership.primary) != (primary.term, primary.id):
@@ -281,8 +279,7 @@ def _moved(primary: Primary) -> Step:
 
 
 def _advanced(primary: Primary) -> Primary:
-    """Advances the global checkpoint to the least local one of all counted replicas; it stays while
-    one is unknown (I7)."""
+    """Advance the checkpoint to the lowest of all ``counted``; it stays if one is unknown (I7)."""
     end_of = {peer.replica: peer.end for peer in primary.peers.values() if peer.begun}
     end_of[primary.id] = primary.log.safe
     ends = [end_of.get(replica) for replica in primary.counted]
@@ -293,7 +290,6 @@ def _advanced(primary: Primary) -> Primary:
 
 
 def _sent(primary: Primary, nodes: Iterable[str], *, even_none: bool = False) -> Step:
-    """Sends these nodes the events that they have not been sent."""
     actions: list[Action] = []
     if primary.over:
         return primary, actions

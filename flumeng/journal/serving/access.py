@@ -43,7 +43,7 @@ def granted_nothing(_name: str) -> Collection[str]:
 
 @dataclass(frozen=True)
 class Peer:
-    """The caller; ``identity`` is None in an open cluster."""
+    """The caller of a server; ``identity`` is None in an open cluster."""
 
     identity: Identity | None
     flows: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ OPEN = Peer(None)
 
 
 class Access:
-    """``own``: the server's credentials; None in an open cluster."""
+    """Authorizes calls to a server. ``own``: the server's credentials; None in an open cluster."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The state of a journal, for display. Light to import."""
+"""The state of a journal, for display. Imports little."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Account:
-    """``acked``: the ack of the journal's own flow. ``oldest_unacked_us``: receive time of the
-    oldest unacked event; ``newest_us``: time of the newest event, by another clock than the
-    reader's. ``waits_at``: the offset of an unaccepted loss, at which readers stop. ``step``:
-    offsets of one event. ``lags``: events that the replicas on other nodes lack. ``problem``: why
-    readers wait. None means unknown."""
+    """The state of one journal; None means unknown. ``acked``: the ack of the journal's own flow.
+    ``oldest_unacked_us``: receive time of the oldest unacked event; ``newest_us``: time of the
+    newest event, by another clock than the reader's. ``waits_at``: the offset of a loss that no
+    operator accepted, at which readers stop. ``step``: offsets per event. ``lags``: events that the
+    replicas on other nodes lack. ``problem``: why readers wait."""
 
     term: int
     durability: str

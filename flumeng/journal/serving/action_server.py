@@ -33,18 +33,18 @@ class ActionServer(Service):
 
 
 class Answers(Protocol):
-    """Thread-safe; each call takes a bounded time."""
+    """The data that a partition server serves. Thread-safe; each call takes a bounded time."""
 
     def positions(self) -> Mapping[str, Position]: ...
 
     def accounts(self) -> Mapping[str, Account]: ...
 
     def offsets(self, flow: str, partitions: list[str], to: str) -> Mapping[str, int]:
-        """Raises UnavailableError and UserError."""
+        """Return the offset of each partition at ``to``. Raises UnavailableError, UserError."""
 
 
 class OffsetsRequest(msgspec.Struct):
-    """``to``: ``earliest``, ``latest``, or a time."""
+    """A request for offsets; ``to`` is ``earliest``, ``latest``, or a time."""
 
     flow: str
     partitions: list[str]
@@ -52,8 +52,8 @@ class OffsetsRequest(msgspec.Struct):
 
 
 class PartitionServer(ActionServer):
-    """Serves positions and accounts of partitions outside of journals, named ``flow/partition``,
-    since several flows may read the same ones."""
+    """Serves positions and accounts of partitions outside of journals. They are named
+    ``flow/partition``, since several flows may read the same partition."""
 
     def __init__(
         self,

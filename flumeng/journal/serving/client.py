@@ -1,5 +1,5 @@
 """Reads journals from a Flight server: a range arrives complete, in order and intact, or as an
-error. A client connects at its first call, so it can be sent to another process before."""
+error. A client connects at its first call, so it can be sent to another process before that."""
 
 from __future__ import annotations
 
@@ -35,45 +35,44 @@ class JournalClient:
         *,
         prove: Callable[[], Proof | None] = of_process,
     ) -> None:
-        """``timeout_seconds`` without progress raise UnavailableError. ``prove`` is called on
-        connecting."""
+        """A call raises UnavailableError after ``timeout_seconds`` without progress. ``prove``
+        returns the credentials for a new connection."""
         self._address = address
         self._prove = prove
         self._timeout_seconds = timeout_seconds
         self._connection: flight.FlightClient | None = None
 
     def positions(self) -> dict[str, Position]:
-        """Positions of all journals. Raises UnavailableError, CorruptError."""
+        """Return the positions of all journals. Raises UnavailableError, CorruptError."""
         return self._ask(wire.POSITIONS, partial(_each, Position))
 
     def accounts(self) -> dict[str, Account]:
-        """Accounts of all journals. Raises UnavailableError, CorruptError."""
+        """Return the accounts of all journals. Raises UnavailableError, CorruptError."""
         return self._ask(wire.ACCOUNTS, _accounts)
 
     def replicas(self) -> dict[str, int]:
-        """The end of each replica of other nodes. Raises UnavailableError, CorruptError."""
+        """Return the end of each replica of another node. Raises UnavailableError, CorruptError."""
         return self._ask(wire.REPLICAS, _offsets)
 
     def counters(self) -> list[dict[str, Any]]:
-        """A row for each source, or each collector task. Raises UnavailableError, CorruptError."""
+        """Return a row per source or collector task. Raises UnavailableError, CorruptError."""
         return self._ask(wire.COUNTERS, list)
 
     def offsets(self, flow: str, partitions: Collection[str], to: str) -> dict[str, int]:
-        """The known offset of each partition at ``earliest``, ``latest``, or a time with its zone.
-        Raises UnavailableError, CorruptError, UserError."""
+        """Return the known offset of each partition at ``earliest``, ``latest``, or a time with its
+        zone. Raises UnavailableError, CorruptError, UserError."""
         asked = {"flow": flow, "partitions": list(partitions), "to": to}
         return self._ask(wire.OFFSETS, _offsets, json.dumps(asked).encode())
 
     def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
-        """Checks the flow's targets from that node. Raises UnavailableError, CorruptError,
-        UserError."""
+        """Check targets on the server's node. Raises UnavailableError, CorruptError, UserError."""
         asked = {"flow": flow, "text": text, "signature": signature}
         return self._ask(wire.CHECK_TARGETS, list, json.dumps(asked).encode())
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
     ) -> Iterator[pa.RecordBatch]:
-        """Yields exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
+        """Yield exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
         Raises UnavailableError (no connection or progress; NotServedError), DataLossError
         (BelowFloorError, AboveSafeError), CorruptError and DeniedError."""
         seq = start
@@ -91,9 +90,8 @@ class JournalClient:
                 return
 
     def tap(self, journal: str, start: int, end: int) -> list[pa.RecordBatch]:
-        """Returns the first events of [start, end) in READ_SCHEMA, within the limits of taps.
-        Raises as ``read``, and TapDeniedError, TapsBusyError, UserError from a server without
-        taps."""
+        """Return the first events of [start, end) in READ_SCHEMA, within the limits of taps. Raises
+        as ``read``, and TapDeniedError, TapsBusyError; UserError from old servers."""
         batches: list[pa.RecordBatch] = []
         seq = start
         frames = self._frames(journal, start, end, tapped=True)
@@ -137,7 +135,7 @@ class JournalClient:
     def _frames(
         self, journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
     ) -> Iterator[pa.Buffer]:
-        """The time limit of a call includes the caller's work between frames."""
+        """Yield frames as stored. The time limit includes the caller's work in between."""
         ticket = wire.make_ticket(journal, start, end, tapped=tapped, token=token)
         try:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
@@ -175,7 +173,7 @@ class JournalClient:
 
 
 def connect(address: str, proof: Proof | None) -> flight.FlightClient:
-    """Connects at the first call; a None proof is for an open cluster."""
+    """Return a client, which connects at its first call; ``proof`` is None in an open cluster."""
     if proof is None:
         return flight.FlightClient(f"grpc://{address}")
     return flight.FlightClient(
@@ -191,7 +189,7 @@ class _OutOfTimeError(UnavailableError):
 
 
 def _accounts(accounts: dict[str, dict[str, Any]]) -> dict[str, Account]:
-    """Ignores fields of a newer server."""
+    """Decode accounts; unknown fields, of a newer server, are ignored."""
     names = {field.name for field in dataclasses.fields(Account)}
     return {
         name: Account(**{key: value for key, value in fields.items() if key in names})

@@ -1,4 +1,4 @@
-"""Client credentials for journal servers. Light to import: executors have it."""
+"""Client credentials for journal servers. Imports little, since executors load it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Proof:
-    """PEM. ``ca``: the authorities of servers. ``signer``: appended to tokens, see ``tokens``."""
+    """Client credentials in PEM. ``ca``: the servers' authorities. ``signer``: see ``tokens``."""
 
     ca: bytes
     certificate: bytes
@@ -30,7 +30,7 @@ class Proof:
 
 
 def of_process(*roles: Role) -> Proof | None:
-    """The proof of the process or of the first of these roles that it has; None in an open cluster.
-    Raises UserError."""
+    """Return the proof of this process, or of the first of these roles with a certificate; None in
+    an open cluster. Raises UserError."""
     keystore = keystore_of(*roles) if roles else process.keystore()
     return Proof.of(process.loaded.of(keystore)) if keystore else None

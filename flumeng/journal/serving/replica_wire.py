@@ -1,5 +1,5 @@
 """Wire format of the messages between the primary and the replicas of a journal. Each is JSON in
-the metadata of a chunk of a Flight exchange; frames are the chunk's rows as they lie on disk."""
+the metadata of a chunk of a Flight exchange; frames are the chunk's rows, as stored."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from flumeng.journal.replication.messages import ToFollower, ToPrimary
 from flumeng.platform.errors import CorruptError
 
 PING = b"ping"
-"""Sent on an idle connection, and echoed."""
+"""A message on an idle connection, which the other end echoes."""
 REPLICA = "replica"
-"""The name of the exchange, and of the permission."""
+"""The name of the Flight exchange, and of the permission for it."""
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MsgspecError)
 _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (*get_args(ToFollower), *get_args(ToPrimary))
@@ -66,7 +66,6 @@ def decode(data: bytes) -> Envelope:
 
 
 def _require_numbers(value: object) -> None:
-    """Raises ValueError for a number that is neither a term nor a seq."""
     if isinstance(value, list):
         for item in value:
             _require_numbers(item)

@@ -1,8 +1,8 @@
 """The Flight server of a process's journals: their positions, and ranges as raw frames.
 
-Frames travel as they lie on disk, a row each, so their checksums guard the wire too. Nothing above
-a journal's ``safe`` leaves the process. Flight cannot bound the threads of calls, so excess lasting
-calls are refused, or answered once.
+Frames are sent as stored, one per row, so their checksums also protect the transfer. Nothing above
+a journal's ``safe`` leaves the process. Flight cannot bound the threads of calls, so long calls
+beyond a limit are refused, or answered once.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.security.credentials import Keystore
 
 WATCHES_AT_ONCE = 64
-"""Further watches are answered once."""
+"""Maximum concurrent watches; a further watch gets a single answer."""
 ACCOUNT_SECONDS = 0.5
-"""Most seconds spent on reading the oldest events of journals."""
+"""Maximum seconds for reading the oldest events of journals."""
 READS_AT_ONCE = 64
-"""Further reads are refused as unavailable."""
+"""Maximum concurrent reads; a further read is refused as unavailable."""
 STILL_SECONDS = 120.0
-"""A call whose reader took nothing for so long does not count."""
+"""A call without progress for so many seconds no longer counts."""
 PEER_SHARE = 0.75
-"""Most of the reads and watches at once that one known peer may have."""
+"""Maximum share of the reads and watches for one authenticated peer."""
 
 
 class Replicas(Protocol):
     """Replicas of other nodes' journals in this process."""
 
     def serve_replicas(self, peer: Peer, reader: Any, writer: Any) -> None:
-        """Serves one connection of a primary, until it ends."""
+        """Serve one connection of a primary, until it ends."""
 
     @property
     def ends(self) -> Mapping[str, int]: ...
 
 
 class JournalServer(Service):
-    """Serves from its own threads until ``stop``. These threads call ``journals``, ``counters``,
-    ``acked`` (the ack of the journal's own flow) and ``minute_ago``; the mapping of journals is
-    replaced, never changed. Raises UserError when the address or the credentials cannot be used."""
+    """Serves journals until ``stop``. Its threads call ``journals``, ``counters``, ``acked`` (the
+    ack of the journal's own flow) and ``minute_ago``; the mapping of journals is replaced, never
+    changed. Raises UserError when the address or the credentials cannot be used."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class JournalServer(Service):
 
 
 def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.RecordBatch]:
-    """One record batch per window, on the buffer that was read into."""
+    """Yield one record batch per window, without copying the window's buffer."""
     for window in windows:
         if ended.is_set():
             raise UnavailableError("the server is stopping")
@@ -191,7 +191,7 @@ def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.R
 
 
 def _account(journal: Log, acked: int, past: ProgressSample | None, *, reads: bool) -> Account:
-    """``reads``: the oldest unacked event is read for its time."""
+    """Return a journal's account; with ``reads``, read the oldest unacked event for its time."""
     safe, readable = journal.safe, journal.readable
     return Account(
         term=journal.term,

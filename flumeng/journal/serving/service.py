@@ -1,8 +1,8 @@
 """The base of all Flight servers: TLS, authorization, and errors.
 
 With credentials a server speaks TLS only, to peers of the same authority. Clients get the kind of
-an error and one sentence; the log has the rest. Flight takes certificates when a server is made, so
-after a change a new one is opened at the same port; running calls end as at a stop.
+an error and one sentence; details are logged. Flight takes certificates only for a new server, so
+after a change a new server is opened at the same port; running calls end as at a stop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Actions = Mapping[str, Callable[[bytes], object]]
 takes a bounded time."""
 NO_ACTIONS: Actions = MappingProxyType({})
 LOOK_SECONDS = 5.0
-"""Seconds between two looks for new certificates."""
+"""Seconds between two checks for new certificates."""
 REOPEN_SECONDS = 10.0
 STOP_SECONDS = 3.0
 
@@ -50,7 +50,7 @@ class Service:
         self.host = f"[{host}]" if ":" in host else host
         self.granted = granted
         self.ended = threading.Event()
-        """Set when running calls are to end; another one after a change of certificates."""
+        """Set when running calls must end; replaced after a change of certificates."""
         self._keystore = keystore
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -62,18 +62,18 @@ class Service:
             fail_fast.start("certificates", self._follow)
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
-        """The answers to an action. Raises FlumengError, also during iteration."""
+        """Answer an action. Raises FlumengError, also during iteration."""
         raise NotImplementedError
 
     def read(
         self, peer: Peer, access: Access, ticket: bytes
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Raises FlumengError, also during iteration."""
+        """Return the schema and batches of a ticket. Raises FlumengError, also during iteration."""
         del peer, access, ticket
         raise UserError("this server has no events")
 
     def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
-        """A conversation, until the client ends it. Raises FlumengError."""
+        """Serve a bidirectional stream until the client ends it. Raises FlumengError."""
         del peer, reader, writer
         raise UserError("bidirectional streams are not supported here")
 
@@ -81,8 +81,8 @@ class Service:
         self.ended.set()
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
-        """Ends running requests with their next window. False when one did not: a reader that does
-        not read cannot be ended, and also blocks a normal exit of the process: use ``os._exit``."""
+        """End running requests at their next window; return whether all ended. A client that does
+        not read keeps its request open and blocks a normal exit: use ``os._exit``."""
         self._stopped.set()
         with self._lock:
             return self._end(timeout_seconds)
@@ -168,7 +168,7 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         _refuse_call()
 
     def get_schema(self, _context: Any, _descriptor: Any) -> Any:
-        """Not refused: of this call alone Flight sends errors with their traceback."""
+        """Return a fixed schema: Flight would send an error of this call with its traceback."""
         return flight.SchemaResult(FRAMES_SCHEMA)
 
     def list_actions(self, _context: Any) -> NoReturn:
@@ -204,7 +204,7 @@ def _guarded(items: Iterator[T]) -> Iterator[T]:
 
 
 def refuse(error: FlumengError) -> NoReturn:
-    """Raises an error that the client can rebuild."""
+    """Raise a Flight error from which the client rebuilds ``error``."""
     kind = next((kind for kind, type_ in ERROR_KINDS if isinstance(error, type_)), "unavailable")
     info = json.dumps({"kind": kind, "message": str(error)})
     raise flight.FlightServerError(str(error), extra_info=info.encode()) from error

@@ -1,5 +1,5 @@
 """Taps: reads of a few of the newest events of a running flow, for people. The node's policy names
-the flows that may be tapped, and all taps share a bound."""
+the flows that may be tapped, and all taps share a rate limit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from flumeng.journal.log.segment import Window
 READS_AT_ONCE = 4
 STILL_SECONDS = 20.0
 READ_BYTES = 1 << 20
-"""A read ends with the window that passes this."""
+"""A tap ends after the window that exceeds this size."""
 BYTES_A_SECOND = 4 << 20
-"""Of all taps of the process together; also the burst after a pause."""
+"""The rate limit of all taps of the process together; also the burst after a pause."""
 STUCK = 4
-"""How many times the limit stuck calls may take."""
+"""Maximum number of stuck calls, in multiples of the limit of calls."""
 
 
 class Places:
-    """Limits concurrent calls; a known peer has at most the part ``each``. Thread-safe. A call with
-    a frozen reader cannot be ended: it loses its place after a while. A second limit bounds all."""
+    """Limits concurrent calls; a known peer has at most the share ``each``. Thread-safe. A call
+    whose client hangs stops counting after a while, and a second limit bounds all calls."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Places:
         self._peers: dict[object, str] = {}
 
     def take(self, call: object, peer: str = "") -> bool:
-        """Whether there was a place for the call of ``peer``."""
+        """Admit a call of ``peer``; return whether there was room."""
         now = self._clock()
         with self._lock:
             moved_at = self._moved_at
@@ -60,7 +60,7 @@ class Places:
         return moving >= count or len(moved_at) >= count * (1 + STUCK)
 
     def moved(self, call: object) -> None:
-        """Its reader took something."""
+        """Record that the client of a call has read something."""
         self._moved_at[call] = self._clock()
 
     def leave(self, call: object) -> None:
@@ -70,7 +70,7 @@ class Places:
 
 
 class Taps:
-    """Thread-safe. ``allows`` says which flows may be tapped."""
+    """The taps of a server. Thread-safe. ``allows`` returns whether a flow may be tapped."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Taps:
             )
 
     def windows(self, journal: Log, start: int, end: int) -> Iterator[Window]:
-        """Windows of [start, end) within the limits, one at least. Raises TapsBusyError."""
+        """Yield windows of [start, end) within the limits, at least one. Raises TapsBusyError."""
         if self._bytes_left() <= 0:
             raise TapsBusyError(f"taps already read {self._bytes_a_second} bytes a second here")
         windows = journal.read_frames(start, end)

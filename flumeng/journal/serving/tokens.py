@@ -24,12 +24,12 @@ from flumeng.platform.security.expiry import utc_now
 from flumeng.platform.security.identity import Identity
 
 TOKEN_SECONDS = 600.0
-"""A batch that an executor begins later fails, and is repeated."""
+"""How long a token is valid; a batch that begins later fails, and is repeated."""
 CLOCKS_DIFFER_SECONDS = 60.0
 
 
 class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A readable range, until seconds since the epoch. The journal's id contains the flow."""
+    """The range that a token lets its holder read; ``until`` is in seconds since the epoch."""
 
     cluster: str
     journal: str
@@ -46,7 +46,7 @@ class Signer:
         self._key = cert_signatures.key_of(credentials)
         self._now = now
         self.certificates = _text(credentials.certificate)
-        """The last part of its tokens in a ticket."""
+        """The certificates in base64, which end a token in a ticket."""
 
     def token(self, journal: str, start: int, end: int) -> str:
         until = self._now().timestamp() + TOKEN_SECONDS
@@ -55,7 +55,7 @@ class Signer:
 
 
 def require(ticket: Ticket, ca: bytes, cluster: str, now: datetime) -> Identity:
-    """Checks the ticket's token; returns the signer. Raises DeniedError."""
+    """Check a ticket's token and return its signer. Raises DeniedError."""
     try:
         claims, signature, chain = map(_bytes, ticket.token.split("."))
         leaf, *above = x509.load_pem_x509_certificates(chain)

@@ -1,5 +1,5 @@
 """The server's side of a watch: streams positions of journals to a reader, at each change. Changes
-within the reader's gap are sent together; empty answers are heartbeats of the server."""
+within the gap that the reader asks for are sent together; empty answers are heartbeats."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from flumeng.platform.errors import UserError
 
 MAX_REQUEST_BYTES = 4 << 20
 MISSING_SECONDS = 0.25
-"""Seconds between two checks for journals that are not served."""
+"""Seconds between two checks for requested journals that are not served."""
 GAP_SECONDS_PER_MOVE = 0.0002
-"""The gap grows with the last answer, so that a thousand busy journals cost no more than a few."""
+"""Seconds added to the gap per position in the last answer: many busy journals cost little more."""
 
 
 class WatchRequest(msgspec.Struct, frozen=True):
-    """``gap_seconds``, ``heartbeat_seconds``: least and most time between answers; ``seconds``:
-    length."""
+    """A request to watch journals for ``seconds``. ``gap_seconds``, ``heartbeat_seconds``: minimum
+    and maximum time between answers."""
 
     journals: tuple[str, ...]
     gap_seconds: float = 0.02
@@ -55,7 +55,7 @@ def parse_request(body: bytes) -> WatchRequest:
 
 @dataclass
 class _Watched:
-    """``log`` is None while the journal is not served."""
+    """A watched journal; ``log`` is None while it is not served."""
 
     log: Log | None = None
     sent: Position | None = None
@@ -63,8 +63,8 @@ class _Watched:
 
 
 class Watch:
-    """``answers`` runs in one thread; journals notify from theirs. The mapping from ``serving`` is
-    replaced, never changed."""
+    """One watch. ``answers`` runs in one thread; journals notify from others. The mapping from
+    ``serving`` is replaced, never changed."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Watch:
     def answers(
         self, *, once: bool = False, gone: Callable[[], bool] = lambda: False
     ) -> Iterator[WatchAnswer]:
-        """Yields all positions, then, unless ``once``, changes for the requested time."""
+        """Yield all positions, then, unless ``once``, changes for the requested time."""
         request = self._request
         end = self._clock() + request.seconds
         try:
@@ -103,7 +103,7 @@ class Watch:
                     watched.log.listeners.remove(watched.listener)
 
     def end(self) -> None:
-        """Makes ``answers`` end soon. Thread-safe."""
+        """Make ``answers`` end soon. Thread-safe."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -116,7 +116,7 @@ class Watch:
         return self._request.gap_seconds + GAP_SECONDS_PER_MOVE * len(answer.positions)
 
     def _wait(self, until: float) -> Collection[str]:
-        """Returns changed journals; none when a heartbeat is due."""
+        """Wait and return changed journals; none when a heartbeat is due."""
         while True:
             seconds = until - self._clock()
             with self._changed:
@@ -130,7 +130,7 @@ class Watch:
                 return moved
 
     def _follow(self) -> set[str]:
-        """Listens to the journals served now; returns those added, removed or replaced."""
+        """Listen to the journals served now; return those added, removed or replaced."""
         serving = self._serving()
         moved: set[str] = set()
         if serving is self._served:

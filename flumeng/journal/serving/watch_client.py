@@ -1,5 +1,5 @@
 """The reader's side of watches, on many servers in one event loop. Flight's client takes a thread
-for each open call, so this speaks gRPC with the same server."""
+for each open call, so this module speaks gRPC with the same server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 
 DO_ACTION = "/arrow.flight.protocol.FlightService/DoAction"
 GRACE_SECONDS = 3.0
-"""A server is unavailable when an answer or a connection is this late."""
+"""A server counts as unavailable when an answer or a connection is this late."""
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.use_local_subchannel_pool", 1),  # else it inherits the back-off of failed channels
@@ -30,9 +30,9 @@ OPTIONS = (
 async def watch(
     address: str, request: WatchRequest, prove: Callable[[], Proof | None] = of_process
 ) -> AsyncGenerator[WatchAnswer, None]:
-    """Yields the positions of the requested journals, then changes, until the server ends the
-    watch; an older server sends all positions once. Raises UnavailableError when the server refuses
-    or is late, CorruptError for a malformed answer, and the errors of ``prove``."""
+    """Yield the positions of the requested journals, then changes, until the server ends the watch;
+    an older server sends all positions once. Raises UnavailableError when the server refuses or is
+    late, CorruptError for a malformed answer, and the errors of ``prove``."""
     channel = _channel(address, prove())
     silence_seconds = request.heartbeat_seconds + GRACE_SECONDS
     try:
@@ -69,7 +69,7 @@ def _channel(address: str, proof: Proof | None) -> grpc.aio.Channel:
 async def _act(
     channel: grpc.aio.Channel, action: str, body: bytes, silence_seconds: float
 ) -> AsyncGenerator[bytes, None]:
-    """The answers of one action. Raises TimeoutError when the next one is late."""
+    """Yield the answers to one action. Raises TimeoutError when an answer is late."""
     call = channel.unary_stream(DO_ACTION)(flight.Action(action, body).serialize())
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The wire format of journal servers: names, schemas, tickets, errors. Light to import."""
+"""The wire format of journal servers: names, schemas, tickets, errors. Imports little."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OFFSETS = "offsets"
 WATCH = "watch"
 CHECK_TARGETS = "check-targets"
 MAX_TICKET_BYTES = 16_384
-"""A token contains its signer's certificates."""
+"""Large, since a token contains its signer's certificates."""
 # Names of errors on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("tap-denied", TapDeniedError),
@@ -47,8 +47,8 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
 
 
 def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
-    """The rows of one batch as buffers, without copying. Raises CorruptError with the ``sender``
-    for invalid bounds, which have no checksums."""
+    """Yield the rows of a batch as buffers, without copying. Raises CorruptError, which names the
+    ``sender``, for invalid bounds; these have no checksums."""
     if batch.schema != FRAMES_SCHEMA:
         raise CorruptError(f"{sender} sends other columns than frames: {batch.schema}")
     frames = batch.column(0)
@@ -66,7 +66,7 @@ def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """Offsets [start, end) of a journal, ``tapped`` for a tap. ``token`` admits an executor."""
+    """A request for the events [start, end) of a journal; a ``token`` admits an executor."""
 
     journal: str
     start: int
@@ -78,7 +78,7 @@ class Ticket:
 def make_ticket(
     journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
 ) -> bytes:
-    """A tap's ticket is invalid to a server without taps."""
+    """Encode a ticket; a server without taps rejects the ticket of a tap."""
     document: dict[str, object] = {"journal": journal, "start": start, "end": end}
     if token:
         document["token"] = token

@@ -1,2 +1,2 @@
-"""Metrics and health of a process. ``table`` lists every metric; ``Readings`` are read at each
-scrape only. Nothing here reads or writes ZooKeeper."""
+"""Metrics and health of a process. ``table`` lists every metric; values are read only at a scrape.
+This package never accesses ZooKeeper."""

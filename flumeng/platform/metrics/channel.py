@@ -16,8 +16,8 @@ MOST_ASKED_BYTES = 64
 
 
 class Channel:
-    """The parent's end; ends with the child. The child inherits ``descriptor``, which
-    ``child_started`` closes here."""
+    """The parent's end of the socket pair; closed when the child ends. The child inherits
+    ``descriptor``, which ``child_started`` closes in the parent."""
 
     def __init__(self, child: str) -> None:
         ours, self._theirs = socket.socketpair()
@@ -33,7 +33,7 @@ class Channel:
         self._theirs.close()
 
     def ask(self, what: str) -> None:
-        """Never blocks. A child that still owes an answer gets no request."""
+        """Send a request to the child, unless an answer is still due; never blocks."""
         with self._changed:
             self._answered = None
             if self._asked is not None or self._ended:
@@ -43,7 +43,7 @@ class Channel:
                 self._connection.send_bytes(what.encode())
 
     def answer(self, what: str, deadline: float) -> bytes | None:
-        """The child's answer; None when it has not come by ``deadline`` (monotonic)."""
+        """Return the child's answer; None when it has not come by ``deadline`` (monotonic)."""
         with self._changed:
             left = max(0.0, deadline - time.monotonic())
             self._changed.wait_for(lambda: self._answered is not None or self._ended, left)
@@ -66,7 +66,7 @@ class Channel:
 
 
 def serve(descriptor: int, answers: Mapping[str, Callable[[], bytes]]) -> None:
-    """The child's end: answers from a thread until the parent ends."""
+    """Answer the parent's requests in a thread of the child, until the parent ends."""
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
 

@@ -1,5 +1,5 @@
 """The HTTP endpoint of a process: ``/metrics``, ``/healthz`` (503 when the main loop is stuck) and
-``/readyz`` (503 also when the process or a child lacks something, a reason a line). Imported only
+``/readyz`` (503 also when the process or a child is not ready, one reason per line). Imported only
 when used, since it loads ``prometheus_client``."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flumeng.platform.metrics.page import CONTENT_TYPE, Readings
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 4
-"""A further connection closes the oldest. Also the most requests that wait for children."""
+"""Maximum connections (a further one closes the oldest) and requests that wait for children."""
 BUSY = b"too many requests are waiting: ask again in some seconds\n"
 
 REQUEST_SECONDS = 10.0
@@ -33,8 +33,8 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 class Endpoint:
-    """Serves from threads until ``close``. ``listen``: ``host:port``; port 0 takes a free one, see
-    ``address``. Raises UserError when the address cannot be used."""
+    """An HTTP server in threads until ``close``. ``listen``: ``host:port``; port 0 takes a free
+    one, see ``address``. Raises UserError when the address cannot be used."""
 
     def __init__(self, listen: str, instruments: Instruments) -> None:
         host, _, port = listen.rpartition(":")
@@ -69,7 +69,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Skips HTTPServer's DNS query for this host's name."""
+        """Bind without HTTPServer's DNS query for this host's name."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -87,7 +87,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, *_: Any) -> None:
-        """Ignores disconnected and slow clients."""
+        """Log an error, unless a client disconnected or is slow."""
         if not isinstance(sys.exc_info()[1], OSError):
             log.exception("a request for metrics failed")
 
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, BUSY)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are not logged."""
+        """Do nothing: scrapes are not logged."""
 
     def _say(self, reasons: list[str]) -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
@@ -142,8 +142,8 @@ def serve(
     children: Callable[[], Mapping[str, Channel]] = dict,
     ask_seconds: float = ASK_SECONDS,
 ) -> Instruments:
-    """Serve at ``listen`` over HTTP, and at ``descriptor`` for the parent. Raises UserError when
-    the address cannot be used."""
+    """Serve metrics at ``listen`` over HTTP, and to the parent at ``descriptor``. Raises UserError
+    when the address cannot be used."""
     instruments = Instruments(process, health, readings, children, ask_seconds)
     if listen is not None:
         log.info("metrics at %s", Endpoint(listen, instruments).url)

@@ -1,4 +1,4 @@
-"""Whether a process is up (its main loop turns) and ready (its dependencies are there). A
+"""Whether a process is up (its main loop runs) and ready (its dependencies are available). A
 supervisor may end a process that is not up."""
 
 from __future__ import annotations
@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 Reason = Callable[[], str | None]
-"""Why a process cannot do its work now; None when it can."""
+"""Returns why a process cannot do its work now, or None when it can."""
 
 
 class Health:
-    """The main loop calls ``turned``; any thread may ask. ``clock`` is monotonic. A loop that has
-    not turned for ``limit_seconds`` is stuck, unless it announced a longer turn."""
+    """The health of a process. The main loop calls ``turned`` each iteration; any thread may read.
+    After ``limit_seconds`` without a call the loop is stuck, unless it announced a longer time."""
 
     def __init__(self, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_seconds = limit_seconds
@@ -32,7 +32,7 @@ class Health:
         self._on_turn = report
 
     def be_patient(self, seconds: float) -> None:
-        """The whole process was stopped for ``seconds``."""
+        """Extend the limit, since the whole process was stopped for ``seconds``."""
         self._due_at += seconds
 
     def needs(self, reason: Reason) -> None:
@@ -44,13 +44,12 @@ class Health:
 
     @property
     def stuck(self) -> str | None:
-        """Why the loop counts as stuck; None when it is up."""
+        """Why the main loop counts as stuck; None when it is up."""
         if self._clock() <= self._due_at:
             return None
         return f"the main loop has not turned for {self.turn_age_seconds:.0f} s"
 
     @property
     def unready(self) -> list[str]:
-        """Reasons; empty when it is ready."""
         stuck = self.stuck
         return [*([stuck] if stuck else ()), *filter(None, (ask() for ask in self._reasons))]

@@ -12,17 +12,17 @@ EVENTS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 2e5, 5e5, 1e6, 2e6)
 
 
 FLOW_SECONDS = (0.05, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-"""Few, since there is a series for each bound and flow."""
+"""Few bounds, since there is a series for each bound and flow."""
 
 
 class Counts(NamedTuple):
-    """Values between each two bounds, and their sum."""
+    """The number of values between each two bounds, and the sum of all values."""
 
     by_bound: tuple[int, ...]
     total: float
 
     def since(self, before: Counts | None) -> Counts:
-        """The growth since ``before``; all counts after a reset."""
+        """Return the growth since ``before``; all counts after a reset."""
         if before is None or sum(self.by_bound) < sum(before.by_bound):
             return self
         pairs = zip(self.by_bound, before.by_bound, strict=True)
@@ -60,7 +60,7 @@ class Histogram:
         return Histogram(self._bounds)
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Values at or below each bound, the last one ``+Inf``; and their sum."""
+        """Return the count of values up to each bound, the last one ``+Inf``, and their sum."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         buckets: list[tuple[str, float]] = []

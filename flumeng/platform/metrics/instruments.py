@@ -13,12 +13,13 @@ from flumeng.platform.metrics.page import Page, Readings, merged
 from flumeng.platform.metrics.table import Reading
 
 ASK_SECONDS = 3.0
-"""Prometheus waits ten seconds for a whole scrape by default."""
+"""Seconds to wait for children; Prometheus waits ten seconds for a scrape by default."""
 METRICS, HEALTH = "metrics", "health"
 
 
 class Instruments:
-    """``children``: channels of running processes, with ``ask_seconds`` in all. Thread-safe."""
+    """Serves metrics and health. ``children``: channels of running processes, which have
+    ``ask_seconds`` in all to answer. Thread-safe."""
 
     def __init__(
         self,
@@ -38,14 +39,14 @@ class Instruments:
         self._lock = threading.Lock()
 
     def metrics(self) -> bytes:
-        """This process's page and those of the children that answer."""
+        """Return this process's page, merged with those of the children that answer."""
         with self._lock:
             pages = self._ask(METRICS)
             self._answered = {child: page is not None for child, page in pages.items()}
             return merged([self.page.text(), *filter(None, pages.values())])
 
     def unready(self) -> list[str]:
-        """Why this process or a child is not ready, a sentence each."""
+        """Return why this process or a child is not ready, a sentence each."""
         with self._lock:
             answers = self._ask(HEALTH)
         reasons = self.health.unready

@@ -52,7 +52,7 @@ class Page(Collector):
         self._readings.append(readings)
 
     def add_process(self, namespace: str, pid: int) -> None:
-        """Report memory, descriptors and CPU time of another process too."""
+        """Also report memory, descriptors and CPU time of another process."""
         other = ProcessCollector(namespace=namespace, pid=lambda: pid, registry=None)
         self._processes.append(other)
 
@@ -61,7 +61,7 @@ class Page(Collector):
             return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:
-        """Called by ``prometheus_client``; see ``text``."""
+        """Yield all metrics; called by ``prometheus_client``, see ``text``."""
         families: dict[str, Family] = {}
         readings = (reading for part in self._readings for reading in self._read(part))
         for metric, labels, value in self._flows.merge(readings):
@@ -77,7 +77,7 @@ class Page(Collector):
         yield from ()
 
     def _read(self, readings: Readings) -> list[Reading]:
-        """Failed readings are left out, and logged once."""
+        """Return readings; a function that fails is skipped, and logged once."""
         try:
             return list(readings())
         except Exception:
@@ -130,13 +130,13 @@ def _add(family: Family, labels: list[str], value: float | Histogram) -> None:
 
 MOST_FLOWS = 200
 OTHER_FLOWS = "_other"
-"""No flow can have this name."""
+"""The label of all flows beyond the limit; no flow can have this name."""
 
 Key = tuple[Metric, tuple[str, ...]]
 
 
 class FlowLabels:
-    """Limits flow labels to ``most``; other flows are summed as OTHER_FLOWS. For one thread."""
+    """Limits flow labels to ``most``; other flows are summed as OTHER_FLOWS. Not thread-safe."""
 
     def __init__(self, most: int = MOST_FLOWS) -> None:
         self._most = most
@@ -149,7 +149,7 @@ class FlowLabels:
     def merge(
         self, readings: Iterable[Reading]
     ) -> Iterator[tuple[Metric, tuple[str, ...], float | Histogram]]:
-        """A value for each metric and its labels; equal labels are joined by sum or maximum."""
+        """Return one value per metric and labels, joined by sum or maximum."""
         values: dict[Key, float | Histogram] = {}
         for metric, value, labels in readings:
             key = (metric, labels)

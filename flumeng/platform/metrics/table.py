@@ -30,7 +30,8 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """``area``: the reporting processes. ``largest``: equal labels join by maximum, not sum."""
+    """A declared metric. ``area``: the reporting processes. ``largest``: readings with equal labels
+    are joined by maximum, not sum."""
 
     name: str
     kind: Kind

@@ -66,7 +66,7 @@ STORES = {
 
 
 def check_location(text: str) -> None:
-    """Checks a lake path without credentials, which all readers of the flow would see."""
+    """Check a lake path; it must have no credentials, which all readers of the flow would see."""
     check_lake_path(text)
     uri, query = split_query(text)
     user, at, _ = uri.partition("://")[2].partition("/")[0].rpartition("@")
@@ -89,7 +89,7 @@ class InStore:
 
     @property
     def local_path(self) -> str:
-        """The path when each host has its own directory there, else empty."""
+        """The path if each host has a separate directory there, else empty."""
         return own_path(self.path, shared=self.shared)
 
     def needs(self) -> Iterator[Need]:
@@ -116,7 +116,7 @@ def located(path: str, credentials: Credentials | None) -> str:
 
 
 def place_of(location: str) -> str:
-    """The location without credentials, to compare places."""
+    """Return the location without credentials, to compare locations."""
     uri, query = split_query(location)
     kept = {name: value for name, value in parameters(query).items() if name not in NAMES}
     return _joined(uri, kept) if len(kept) < len(parameters(query)) else location
@@ -137,7 +137,7 @@ def credential_problem(path: str, credentials: Credentials | None) -> str | None
 
 
 def store_of(path: str) -> str:
-    """The kind of store behind a path or URL; empty without a host."""
+    """Return the kind of store of a path or URL; empty for a path without a host."""
     scheme, separator, _ = path.partition("://")
     if not separator or scheme == "file":
         return ""

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 Unit = Literal["bytes", "seconds", "events", "ratio"]
 _UNITS: Mapping[str, Unit] = {"bytes": "bytes", "seconds": "seconds", "events": "events"}
-"""Last word of an option's name -> its unit."""
+"""The unit of an option by the last word of its name."""
 Check = Callable[[str], None]
-"""Raises ``ValueError`` with the expected form. Called for each list entry or mapping name."""
+"""Checks a value, list entry or mapping name; raises ``ValueError`` with the expected form."""
 
 Need = tuple[
     Literal["listen", "path", "command", "output", "input", "spark format", "python module"], Any
 ]
-"""A permission to ask of a node's policy: its kind, and the address, path, command or the like."""
+"""A permission to request from a node's policy: kind, and address, path, command or the like."""
 
 _KEY = "flumeng"
 
@@ -35,7 +35,7 @@ class Option:
     secret: bool = False
     """Whether the value is a reference to a secret, ``${secret:NAME}``."""
     registered: str | None = None
-    """The kind of a registered component: the value is the options of the one with this name."""
+    """A kind of component: the value has the options of the registered component with this name."""
 
 
 def option(
@@ -51,9 +51,8 @@ def option(
     secret: bool = False,
     registered: str | None = None,
 ) -> Any:
-    """Declare an option as a dataclass field; without a default it is required. ``unit``: unless it
-    is the last word of the name. ``between``: minimum and maximum. ``example``: YAML for messages
-    and docs."""
+    """Declare an option as a dataclass field, required without a default. ``unit``: unless the name
+    ends in it. ``between``: minimum and maximum. ``example``: YAML for messages and docs."""
     least, most = between or (minimum, None)
     return dataclasses.field(
         default=default,
@@ -63,7 +62,7 @@ def option(
 
 
 def described(field: dataclasses.Field[Any]) -> Option:
-    """The metadata of a field made by ``option``. Every field of an option class must be."""
+    """Return the metadata of a field, which ``option`` must have made."""
     metadata = field.metadata[_KEY]
     assert isinstance(metadata, Option)
     unit = metadata.unit or _UNITS.get(field.name.rpartition("_")[2])

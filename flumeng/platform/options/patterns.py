@@ -1,5 +1,5 @@
 """Checks of patterns in options: regular expressions, time patterns in paths, time zones. Events
-are matched with RE2. Control processes must not load it, so its gaps are refused by name."""
+are matched with RE2. Control processes must not load it, so syntax that RE2 lacks is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAX_REPEAT = 1000
 
 
 def check_name(text: str) -> None:
-    """Checks the name of a flow, or of a part of it."""
+    """Check the name of a flow, or of a part of it."""
     if not _NAME.fullmatch(text):
         raise ValueError(
             "expected 1 to 63 small letters, digits and dashes that do not start with a dash"
@@ -49,7 +49,7 @@ def check_name(text: str) -> None:
 
 
 def check_regex(text: str) -> None:
-    """A pattern that both ``re`` and RE2 accept, with at least one named group."""
+    """Check a pattern that both ``re`` and RE2 accept, with at least one named group."""
     pattern = _checked(text)
     if not pattern.groupindex:
         raise ValueError("expected at least one named group, like (?P<status>[0-9]+)")
@@ -65,7 +65,7 @@ def check_re2(text: str) -> None:
 
 
 def check_search(text: str) -> None:
-    """A pattern that both ``re`` and RE2 accept, and that finds nothing in an empty text."""
+    """Check a pattern that both ``re`` and RE2 accept, and that does not match an empty text."""
     if _checked(text).search("") is not None:
         raise ValueError("expected a pattern that an empty text does not match")
 
@@ -101,12 +101,12 @@ def _refuse_what_re2_lacks(token: re.Match[str]) -> None:
 
 
 def group_names(text: str) -> tuple[str, ...]:
-    """The named groups of a pattern that ``check_regex`` accepts, in their order."""
+    """Return the named groups of a pattern that ``check_regex`` accepts, in order."""
     return tuple(_compiled(text).groupindex)
 
 
 def check_timezone(text: str) -> None:
-    """A name of the IANA time zone database of this host."""
+    """Check a name of the IANA time zone database of this host."""
     try:
         ZoneInfo(text)
     except (KeyError, ValueError, OSError) as error:
@@ -114,7 +114,7 @@ def check_timezone(text: str) -> None:
 
 
 def check_lake_path(text: str) -> None:
-    """A directory: absolute or with a scheme, and a fixed part before its first pattern."""
+    """Check a directory: absolute or with a scheme, a fixed part before its first pattern."""
     text, _ = split_query(text)
     scheme, separator, rest = text.partition("://")
     if separator:
@@ -144,14 +144,14 @@ def fixed_part(path: str) -> str:
 
 
 def check_target(text: str) -> None:
-    """A server as a node's policy names it: scheme, host, perhaps a port."""
+    """Check a server as a node's policy names it: scheme, host, perhaps a port."""
     scheme, separator, rest = text.partition("://")
     if not separator or scheme not in NETWORK_SCHEMES or not rest.strip("/"):
         raise ValueError('expected an address, like "https://search.example:9200"')
 
 
 def split_query(path: str) -> tuple[str, str]:
-    """A lake path and its query, or an empty one. In a local path ``?`` is a character."""
+    """Return a lake path and its query, perhaps empty. In a local path ``?`` is a character."""
     if path.startswith(("/", "file:")):
         return path, ""
     uri, mark, query = path.partition("?")

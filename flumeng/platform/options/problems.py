@@ -1,4 +1,4 @@
-"""All problems of a flow file at once, with paths as its author would look for them."""
+"""Reports all problems of a flow file at once, with the path of each option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = 30
 @dataclass(frozen=True, order=True)
 class Problem:
     """One thing to change: ``line`` from 1, ``path`` like ``sources[0].syslog.listen``. Line 0 and
-    an empty path stand for the whole file."""
+    an empty path mean the whole file."""
 
     line: int
     path: str
@@ -35,7 +35,7 @@ class SpecError(UserError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown ``word``: the nearest known one, or all of them."""
+    """Return a hint about an unknown ``word``: the nearest known one, or all of them."""
     names = list(known)
     folded = {name.lower().replace("_", "-"): name for name in names}
     unknown = word.lower().replace("_", "-")

@@ -1,4 +1,4 @@
-"""Parses numbers with units, and checks texts. ``ValueError`` has the expected form."""
+"""Parses numbers with units, and checks texts. A ``ValueError`` states the expected form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def whole_number(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Bytes of ``1 MiB``, ``64KB`` or a bare number of bytes."""
+    """Return the bytes of ``1 MiB``, ``64KB`` or a bare number of bytes."""
     value = _quantity(text, _SIZES, SIZE)
     if value != int(value):
         raise ValueError("expected a whole number of bytes")
@@ -56,7 +56,7 @@ def ratio(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Seconds of ``250 ms``, ``2 min`` or a bare number of seconds."""
+    """Return the seconds of ``250 ms``, ``2 min`` or a bare number of seconds."""
     return _quantity(text, _DURATIONS, DURATION)
 
 
@@ -73,7 +73,7 @@ def _quantity(text: str, units: dict[str, float] | dict[str, int], expected: str
 
 
 def check_address(text: str) -> None:
-    """``host:port``, the port 0 to 65535 (0 takes a free one), IPv6 hosts in brackets."""
+    """Check ``host:port``: port 0 to 65535 (0 takes a free one), IPv6 hosts in brackets."""
     expected = 'expected host:port, like "0.0.0.0:5514" or "[::]:5514"'
     host, colon, port = text.rpartition(":")
     if not colon or not re.fullmatch("[0-9]{1,5}", port, re.ASCII):

@@ -1,4 +1,4 @@
-"""Checks of URLs, moments, and names of users' code and of Spark's formats."""
+"""Checks of URLs, times, and names of users' code and of Spark's formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
-"""Spark's own. Their options with a dot in the name are settings of Hadoop too."""
+"""Built-in formats of Spark; their options with a dot in the name are also settings of Hadoop."""
 PORTS = {"http": 80, "https": 443}
 _FORMAT = re.compile(r"[A-Za-z_][\w.$-]*", re.ASCII)
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -16,7 +16,7 @@ _FUNCTION = re.compile(rf"{_NAME}(\.{_NAME})*:{_NAME}")
 
 
 def time_of(text: str) -> datetime:
-    """The time of ``start_from``, with its zone. Raises ``ValueError``."""
+    """Return the time of ``start_from``, which needs a zone. Raises ``ValueError``."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -46,7 +46,7 @@ def check_url(text: str) -> None:
 
 
 def with_port(host: str) -> str:
-    """The checked URL ``host``, in the form of a node's policy."""
+    """Return the checked URL ``host`` with its port, in the form of a node's policy."""
     url = urlsplit(host)
     port = url.port or (443 if url.scheme == "https" else 80)
     name = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname

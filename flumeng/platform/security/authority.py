@@ -1,5 +1,5 @@
-"""A small certificate authority: issues certificates to hosts and people. Keys are P-256, which
-every TLS library and Java knows. Its own key only issues, so it belongs where no daemon runs."""
+"""A small certificate authority for hosts and people, with P-256 keys, as TLS libraries and Java
+know. Its own key, which only issues certificates, belongs on a host without daemons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flumeng.platform.security.identity import Identity
 
 AUTHORITY_DAYS = 3650
 BACKDATED = timedelta(minutes=5)
-"""Clocks of hosts differ."""
+"""Certificates begin so much earlier, since clocks of hosts differ."""
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
@@ -32,7 +32,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class Authority:
-    """``chain``: PEM of the higher authorities of an intermediate one."""
+    """An authority with its key. ``chain``: PEM of the authorities above it, if any."""
 
     certificate: x509.Certificate
     key: Key
@@ -45,8 +45,8 @@ class Authority:
     def issue(
         self, identity: Identity, hosts: Sequence[str] = (), *, days: float, now: datetime
     ) -> Issued:
-        """Valid for ``days`` from ``now`` on, as client and, under the names or addresses
-        ``hosts``, as server. Raises UserError when the authority ends earlier."""
+        """Issue a certificate, valid for ``days`` from ``now`` on, as client and, under the names
+        or addresses ``hosts``, as server. Raises UserError when the authority expires earlier."""
         until = now + timedelta(days=days)
         if until > self.certificate.not_valid_after_utc:
             end = self.certificate.not_valid_after_utc
@@ -81,7 +81,7 @@ class Authority:
 
 
 def new_authority(cluster: str, now: datetime) -> Authority:
-    """A self-signed authority."""
+    """Create a self-signed authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
         [
@@ -113,7 +113,7 @@ def new_authority(cluster: str, now: datetime) -> Authority:
 
 
 def load_authority(certificates: bytes, key: bytes) -> Authority:
-    """From PEM: the authority's certificate first, then the higher ones. Raises UserError."""
+    """Load an authority from PEM: its certificate first, then the higher ones. Raises UserError."""
     try:
         first, *above = x509.load_pem_x509_certificates(certificates)
         loaded = serialization.load_pem_private_key(key, None)

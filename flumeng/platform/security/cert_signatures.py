@@ -1,5 +1,5 @@
-"""Signatures by the owner of a certificate, verified without a connection to the owner. The chain
-comes along, so a verifier needs only the cluster's authorities. ``at``: when it must be valid."""
+"""Signatures by a certificate's owner, verified without a connection to the owner. The chain is
+sent along, so the cluster's authorities suffice. ``at``: when the certificate must be valid."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def sign(key: Key, text: bytes) -> bytes:
 def require_issued(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], ca: bytes, at: datetime
 ) -> Identity:
-    """The identity of ``leaf``. Raises UserError unless an authority in ``ca`` (PEM) issued it."""
+    """Return the identity of ``leaf``. Raises UserError unless an authority in ``ca`` (PEM) issued
+    it."""
     if len(above) > CHAIN_MOST:
         raise UserError(f"its chain has more than {CHAIN_MOST} certificates")
     authorities = Store(x509.load_pem_x509_certificates(ca))
@@ -48,7 +49,7 @@ def require_issued(
 
 
 def require_signed(leaf: x509.Certificate, signature: bytes, text: bytes) -> None:
-    """Raises UserError unless the owner of ``leaf`` has signed the text."""
+    """Raise UserError unless the owner of ``leaf`` has signed the text."""
     key = leaf.public_key()
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):

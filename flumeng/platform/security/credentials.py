@@ -2,7 +2,8 @@
 
 ``DIR/ca.pem`` holds the authorities of the cluster, ``DIR/ROLE.pem`` a certificate with its chain,
 ``DIR/ROLE.key`` its key. ``FLUMENG_IDENTITY`` names the directory to a process and its children;
-without it there are no proofs and no encryption. Replacing the files rotates a certificate.
+without it connections are neither authenticated nor encrypted. Replacing the files rotates a
+certificate.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 CA_FILE = "ca.pem"
 ROTATION_SECONDS = 1.0
-"""For a moment during a rotation, one file is new and another is not."""
+"""Seconds during which certificate and key may differ: a rotation replaces them one by one."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Proof of a process's identity: PEM, as of its reading."""
+    """The certificates and key of a process in PEM, as of the last reading."""
 
     ca: bytes
     certificate: bytes
@@ -75,11 +76,11 @@ class Keystore:
 
     @property
     def changed(self) -> tuple[int, ...]:
-        """Differs when a file was replaced; zeros for missing ones."""
+        """The modification times of the files, 0 for missing ones: different after a change."""
         return tuple(map(_changed, (self.ca, self.certificate, self.key)))
 
     def load(self) -> Credentials:
-        """Raises UserError, one sentence that names the file."""
+        """Read the files. Raises UserError: one sentence that names the file."""
         deadline = time.monotonic() + ROTATION_SECONDS
         while True:
             credentials = self._read()
@@ -104,8 +105,8 @@ class Keystore:
 
 
 def keystore_of(*roles: Role) -> Keystore | None:
-    """The first of these roles that has a certificate here; None in an open cluster. Raises
-    UserError when the directory has none of them."""
+    """Return the files of the first of these roles with a certificate; None in an open cluster.
+    Raises UserError when the directory has none of them."""
     where = folder()
     if where is None:
         return None

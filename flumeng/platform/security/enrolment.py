@@ -1,4 +1,4 @@
-"""Directories of certificates: that of the authority, and those it fills for hosts and people. The
+"""Directories of certificates: the authority's, and those made for hosts and people. The
 authority's directory has ``ca.pem``, ``ca.key`` and ``cluster``, the cluster name in every
 certificate. Filling a directory again, even in use, rotates its certificates."""
 
@@ -26,7 +26,7 @@ CLUSTER_FILE = "cluster"
 HOST_ROLES: tuple[Role, ...] = ("node", "discovery", "collector", "executor")
 """The roles of a host that runs a node; each of its processes proves only its own role."""
 SERVERS: frozenset[Role] = frozenset({"node", "discovery", "collector", "zookeeper"})
-"""Others connect to these, by a name that has to be in their certificate."""
+"""Roles to which others connect, by a name that has to be in the certificate."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ClusterAuthority:
         days: float,
         now: datetime,
     ) -> None:
-        """Put certificates for these roles there, each whole or not at all. Raises UserError."""
+        """Write certificates for these roles to ``folder``, each atomically. Raises UserError."""
         if not hosts and (servers := [role for role in roles if role in SERVERS]):
             raise UserError(
                 f"others connect to a {servers[0]}: give its host names and addresses with --host"
@@ -69,7 +69,7 @@ class ClusterAuthority:
 def create_authority(
     folder: Path, cluster: str, authority: Authority | None, now: datetime
 ) -> ClusterAuthority:
-    """Create an authority's directory, with a new authority or the user's own. Raises UserError,
+    """Create an authority's directory, with a new authority or the given one. Raises UserError,
     also when the directory has an authority already."""
     Identity(cluster, "admin", "name")
     if (folder / KEY_FILE).exists():
@@ -83,7 +83,7 @@ def create_authority(
 
 
 def open_authority(folder: Path) -> ClusterAuthority:
-    """Raises UserError."""
+    """Read the authority in a directory. Raises UserError when there is none."""
     try:
         cluster = (folder / CLUSTER_FILE).read_text().strip()
         certificates = (folder / CA_FILE).read_bytes()

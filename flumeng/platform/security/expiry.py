@@ -16,8 +16,7 @@ CHECK_SECONDS = 600.0
 
 
 class Expiry:
-    """Checks this host's certificates every CHECK_SECONDS. ``clock`` is monotonic, ``now`` in
-    UTC."""
+    """Checks this host's certificates every CHECK_SECONDS; ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
         self._clock, self._now = clock, now
@@ -25,7 +24,7 @@ class Expiry:
         self._problems: dict[str, str] = {}
 
     def problems(self) -> dict[str, str]:
-        """``certificate of ROLE`` -> a warning; empty in an open cluster."""
+        """Return warnings by ``certificate of ROLE``; none in an open cluster."""
         folder = roles.folder()
         if folder is not None and self._clock() - self._checked_at >= CHECK_SECONDS:
             self._checked_at = self._clock()
@@ -38,7 +37,7 @@ class Expiry:
 
 
 def credentials_in(folder: Path) -> Iterator[tuple[Keystore, Credentials | UserError]]:
-    """The credentials of each role, or why they are unusable."""
+    """Yield the credentials of each role, or the error that makes them unusable."""
     for role in ROLES:
         keystore = Keystore(folder, role)
         if keystore.certificate.exists():
@@ -53,7 +52,7 @@ def days_left(credentials: Credentials, now: datetime) -> float:
 
 
 def warning(credentials: Credentials | UserError, now: datetime) -> str:
-    """Empty until WARN_DAYS before the end."""
+    """Return a warning; empty until WARN_DAYS before the end."""
     if isinstance(credentials, UserError):
         return str(credentials)
     left, when = days_left(credentials, now), f"{credentials.expires:%Y-%m-%d %H:%M} UTC"

@@ -10,7 +10,7 @@ from flumeng.platform.security import roles
 
 
 def require_proof_beyond_loopback(host: str) -> None:
-    """Raises UserError when other hosts could reach ``host`` without proof of an identity."""
+    """Raise UserError when other hosts could reach ``host`` without proof of an identity."""
     if roles.folder() is None and not _is_loopback(host):
         raise UserError(
             f"--host {host}: other hosts could read all events of this node. Give it an identity "
@@ -20,7 +20,7 @@ def require_proof_beyond_loopback(host: str) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """False for an unknown name."""
+    """Return whether a host has only loopback addresses; False for an unknown name."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:

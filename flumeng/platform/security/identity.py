@@ -1,9 +1,9 @@
 """The identity of a process: its role and its name in one cluster, from its certificate.
 
 ZooKeeper's provider ``x509`` compares the certificate's subject with access lists, which cannot
-hold a pattern. So processes with equal rights share one subject; it has the name only for roles
-whose rights differ by name. The alternative name ``flumeng://...`` always has both; flumeng itself
-reads that.
+hold a pattern. So processes with equal rights share one subject; the subject contains the name only
+for roles whose rights differ by name. The alternative name ``flumeng://...`` always contains role
+and name; flumeng reads only that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _URI = re.compile(r"flumeng://([^/]+)/([^/]+)/([^/]+)")
 
 @dataclass(frozen=True)
 class Identity:
-    """``name`` is that of the node, the master or the person."""
+    """An identity; ``name`` is that of the node, the master or the person."""
 
     cluster: str
     role: Role
@@ -47,7 +47,7 @@ class Identity:
 
     @property
     def member(self) -> str:
-        """The name in access lists and znodes."""
+        """The role, perhaps with the name, in access lists and znodes."""
         return member_of(self.role, self.name)
 
     @property
@@ -66,7 +66,7 @@ def parse_uri(uri: str) -> Identity:
 
 
 def identity_of(certificate: x509.Certificate) -> Identity:
-    """The identity of a certificate that was already verified. Raises UserError."""
+    """Return the identity of a certificate that was already verified. Raises UserError."""
     from cryptography import x509  # noqa: PLC0415  20 MB that an open cluster does not need
 
     try:

@@ -14,29 +14,29 @@ _roles: tuple[Role, ...] = PEOPLE
 
 
 def serve_as(*candidates: Role) -> None:
-    """Use the first of these roles that has a certificate here, instead of the roles of people."""
+    """Use the first of these roles with a certificate, instead of the roles of people."""
     global _roles  # noqa: PLW0603  # process-wide
     _roles = candidates
 
 
 def keystore() -> Keystore | None:
-    """None in an open cluster. Raises UserError."""
+    """Return the credential files of this process; None in an open cluster. Raises UserError."""
     return keystore_of(*_roles)
 
 
 def member(*candidates: Role) -> str:
-    """The member name of the first role with a certificate here, or empty. Raises UserError."""
+    """Return the member name of the first role with a certificate, or "". Raises UserError."""
     keystore = keystore_of(*candidates)
     return keystore.load().identity.member if keystore else ""
 
 
 def operators() -> list[str]:
-    """The operators with a certificate here, as members."""
+    """Return the member names of operators that have a certificate on this host."""
     return [member("operator")] if _has("operator") else []
 
 
 def administered_cluster() -> str | None:
-    """The cluster of the administrator's certificate here; None without one. Raises UserError."""
+    """Return the cluster of the administrator's certificate, if any. Raises UserError."""
     keystore = keystore_of("admin") if _has("admin") else None
     return keystore.load().identity.cluster if keystore else None
 
@@ -60,7 +60,7 @@ class Loaded:
         self._kept: dict[Keystore, _Kept] = {}
 
     def of(self, keystore: Keystore) -> Credentials:
-        """Raises UserError."""
+        """Return the credentials, read again after a change. Raises UserError."""
         changed = keystore.changed
         with self._lock:
             kept = self._kept.get(keystore)

@@ -1,6 +1,7 @@
-"""Proves that a ZooKeeper session belongs to a certain node. Any node may create another's live
-znode, as creating is a right on the folder. So nodes sign their session ids, and a live znode
-counts only with its session. A proof is useless for other sessions, nodes and clusters."""
+"""Proves that a ZooKeeper session belongs to a certain node. Any node may create another node's
+live znode, since the right to create applies to the whole folder. So nodes sign their session ids,
+and a live znode counts only with a signature of its session. A signature is invalid for other
+sessions, nodes and clusters."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from flumeng.platform.security import cert_signatures as signatures
 from flumeng.platform.security.credentials import Credentials
 
 KNOWN = 16_384
-"""Cached results of checks: a few nodes more than a cluster has."""
+"""Maximum cached checks: a few nodes more than a cluster has."""
 
 
 def signature(credentials: Credentials, session: int) -> str:
-    """A proof for this session, signed by the owner of the certificate."""
+    """Return a proof for this session, signed by the owner of the certificate."""
     identity = credentials.identity
     text = _text(identity.cluster, identity.name, session)
     return base64.b64encode(signatures.sign(signatures.key_of(credentials), text)).decode()
@@ -36,9 +37,9 @@ def why_unproven(
     ca: bytes,
     at: float,
 ) -> str:
-    """Why this does not prove that the session is that of ``node``; empty when it does.
-    ``certificates`` (PEM) begin with the node's. An authority in ``ca`` must have issued it, and it
-    must have been valid ``at`` so many seconds after the epoch."""
+    """Return why the signature does not prove that the session is that of ``node``; empty when it
+    does. ``certificates`` (PEM) begin with the node's. An authority in ``ca`` must have issued it,
+    and it must have been valid ``at`` so many seconds after the epoch."""
     if not session:
         return "no session owns it"
     if not certificates:

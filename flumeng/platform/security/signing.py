@@ -15,7 +15,7 @@ from pathlib import Path
 from flumeng.platform.errors import UserError
 
 KEY = "FLUMENG_SIGNING_KEY"
-"""Names the key file of a person or process that applies flows."""
+"""The variable that names the key file of a person or process that applies flows."""
 PUBLIC_BYTES = 32
 
 
@@ -39,7 +39,7 @@ def make_key(file: Path) -> str:
 
 
 def signature(flow: str, text: str) -> str:
-    """Sign with the key of this process; empty without one. Raises UserError."""
+    """Return a signature with the key of this process; empty when it has none. Raises UserError."""
     file = os.environ.get(KEY)
     if not file:
         return ""
@@ -60,7 +60,7 @@ def signature(flow: str, text: str) -> str:
 
 
 def is_signed(flow: str, text: str, by: str, signers: Sequence[str]) -> bool:
-    """Whether ``by`` is the signature of one of them."""
+    """Return whether ``by`` is the signature of one of the ``signers``."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  rarely needed
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  rarely needed
 
@@ -79,7 +79,7 @@ def is_signed(flow: str, text: str, by: str, signers: Sequence[str]) -> bool:
 
 
 def check_signer(text: str) -> None:
-    """Raises ValueError."""
+    """Raise ValueError unless a text is a public key in base64."""
     try:
         right = len(base64.b64decode(text, validate=True)) == PUBLIC_BYTES
     except ValueError:

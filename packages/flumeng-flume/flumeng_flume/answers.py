@@ -1,7 +1,7 @@
-"""The answers by which tables map a component's properties.
+"""Rules for the properties of Flume's components.
 
-A table maps the name of a property, in which ``*`` stands for anything, to an answer. ``fill``
-applies a table and gives the options of a component of flumeng.
+A table maps the name of a property, in which ``*`` matches anything, to an answer: an option, or
+why there is none. ``fill`` applies a table and returns the options of a component of flumeng.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from flumeng_flume.findings import Location, Log
 
 @dataclass(frozen=True)
 class Setting:
-    """One property of a component. ``raw`` is as it is written, ``value`` with variables filled in
-    as far as they are known."""
+    """A property of a component. ``raw`` is its text as written; ``value`` has the known variables
+    filled in."""
 
     location: Location
     value: str
@@ -27,7 +27,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class To:
-    """Becomes an option (``roll.bytes`` is an option in an option). With ``but`` only nearly."""
+    """The property becomes an option (``a.b`` is option b in a); ``but`` describes a difference."""
 
     option: str
     convert: Callable[[str], Any] = str
@@ -36,28 +36,28 @@ class To:
 
 @dataclass(frozen=True)
 class Needless:
-    """Needs no setting in flumeng."""
+    """The property needs no setting in flumeng."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Differs:
-    """flumeng does it in another way, and has no option for it."""
+    """flumeng works in another way here, and has no option for the property."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Missing:
-    """flumeng does not do it; ``why``: the manual step instead."""
+    """flumeng has no equivalent; ``why`` is the manual step instead."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The code beside the table answers for it."""
+    """Other code maps the property, not the table."""
 
 
 Answer = To | Needless | Differs | Missing | Elsewhere
@@ -67,8 +67,8 @@ Settings = Mapping[str, Setting]
 
 @dataclass
 class Options:
-    """The options of a component, and which property each is from. ``name`` is set when it is not
-    the component that the table says."""
+    """The options of a component, and the property that each is from. ``name`` is set when it
+    differs from the component in the table."""
 
     name: str = ""
     values: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Options:
 
 
 def fill(settings: Settings, answers: Answers, log: Log) -> Options:
-    """The options that the properties become; properties that no row names are not mapped."""
+    """Return the options that the properties become; report properties that have no row."""
     options = Options()
     for name, setting in settings.items():
         answer = find(answers, name)
@@ -156,13 +156,13 @@ _REFERENCE = re.compile(r"\$\{(?P<inside>[^{}]*)\}")
 
 
 def unresolved(value: str) -> str | None:
-    """The first reference to a variable in a value, if there is one still."""
+    """Return the first reference to an unknown variable in a value; None when there is none."""
     match = _REFERENCE.search(value)
     return match[0] if match else None
 
 
 def secret_reference(setting: Setting) -> str:
-    """``${secret:NAME}``: the name of the variable that stood there, or one of the property's."""
+    """Return ``${secret:NAME}``, named after the variable in the value, or after the property."""
     match = _REFERENCE.fullmatch(setting.raw)
     text = match["inside"] if match else setting.location.subject
     if match and (quoted := re.search(r"\[\s*[\"']?([^\"'\]]+)", text)):
@@ -177,7 +177,7 @@ def shown(value: str) -> str:
 
 
 def whole_path(setting: Setting, log: Log) -> str:
-    """An absolute path; Flume's working directory is unknown."""
+    """Return an absolute path; report a relative one: Flume's working directory is unknown."""
     if setting.value.startswith("/") or unresolved(setting.value):
         return setting.value
     path = "/" + setting.value.removeprefix("./")
@@ -206,11 +206,11 @@ def truth(text: str) -> bool:
 
 
 def millis(text: str) -> float | int:
-    """Milliseconds, as seconds."""
+    """Return milliseconds as seconds."""
     seconds = positive(text) / 1000
     return int(seconds) if seconds == int(seconds) else seconds
 
 
 def words(text: str) -> list[str]:
-    """The words between commas or white space."""
+    """Return the words between commas or white space."""
     return [word for word in re.split(r"[,\s]+", text.strip()) if word]

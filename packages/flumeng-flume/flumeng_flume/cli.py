@@ -109,7 +109,7 @@ def _summary(imported: Imported) -> str:
 
 
 def _write(imported: Imported, out: Path) -> None:
-    """Writes all files, or none when one is there with another text."""
+    """Write all files, or none when one exists with other content. Raises UserError."""
     texts = {out / f"{flow.name}.yaml": flow.text for flow in imported.flows}
     texts[out / "report.txt"] = "".join(f"{finding}\n" for finding in imported.findings)
     try:

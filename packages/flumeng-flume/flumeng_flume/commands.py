@@ -19,7 +19,7 @@ class Followed:
 
 
 def followed(command: str) -> Followed | None:
-    """The files for the source ``tail`` instead; None for any other command."""
+    """Return the files that a ``tail -f`` follows; None for any other command."""
     words = command.split()
     if not words or words[0].rpartition("/")[2] != "tail" or _SHELL.search(" ".join(words[1:])):
         return None
@@ -39,7 +39,7 @@ def followed(command: str) -> Followed | None:
 
 
 def words_of(command: str, shell: str = "") -> list[str]:
-    """The command as a program, by its whole path, and its arguments."""
+    """Return the words of a command, with an absolute path to its program."""
     if shell:
         return [*shell.split(), command]
     words = command.split()
@@ -49,7 +49,7 @@ def words_of(command: str, shell: str = "") -> list[str]:
 
 
 def words_of_shell(command: str) -> list[str]:
-    """The same of a command whose arguments may be in quotes. Raises ValueError."""
+    """Return the words of a command whose arguments may be quoted. Raises ValueError."""
     words = shlex.split(command)
     if not words:
         return []

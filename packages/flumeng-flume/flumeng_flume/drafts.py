@@ -37,7 +37,8 @@ class Draft:
 
 @dataclass
 class Way:
-    """A branch of a flow; without ``when`` it takes all events, or with ``otherwise`` the rest."""
+    """A branch of a flow: for the events that meet ``when``, with ``otherwise`` for those of no
+    other branch, else for all."""
 
     name: str
     ends: list[End]
@@ -58,7 +59,7 @@ class Way:
 
 @dataclass
 class Fork:
-    """Where a flow parts into branches, for the component at ``location``."""
+    """The branches of a flow, made for the component at ``location``."""
 
     ways: list[Way]
     location: Location
@@ -68,11 +69,11 @@ class Fork:
 
 
 End = Draft | Fork
-"""The end of a flow or branch, after its filters: a sink, or branches."""
+"""The end of a flow or branch, after its filters: a sink, or further branches."""
 
 
 def segment(ends: Sequence[End]) -> dict[str, Any]:
-    """The sinks and branches of a flow, or of a branch."""
+    """Return the sinks and branches of a flow or branch, as in a flow file."""
     forks = [fork.to_yaml() for fork in ends if isinstance(fork, Fork)]
     several = [{"name": f"part-{n}", "branches": branches} for n, branches in enumerate(forks, 1)]
     parts = {
@@ -83,7 +84,7 @@ def segment(ends: Sequence[End]) -> dict[str, Any]:
 
 
 def sinks_of(ends: Iterable[End]) -> list[Draft]:
-    """All sinks, also those of branches."""
+    """Return all sinks, also those of branches."""
     sinks: list[Draft] = []
     for end in ends:
         if isinstance(end, Draft):
@@ -94,7 +95,7 @@ def sinks_of(ends: Iterable[End]) -> list[Draft]:
 
 
 def valid(draft: Draft, log: Log, filters: Iterable[Any] = ()) -> bool:
-    """Remove options that flumeng refuses, and report them; false when the component is invalid
+    """Remove and report options that flumeng refuses; return False when the component is invalid
     without them."""
     for _ in range(len(draft.options.origins) + 1):
         problems = problems_of(draft, filters)
@@ -113,14 +114,14 @@ def valid(draft: Draft, log: Log, filters: Iterable[Any] = ()) -> bool:
 
 
 def refused(filters: Iterable[Any], *, kafka: bool = False) -> str | None:
-    """Why a flow may not have these filters, if so."""
+    """Return why a flow may not have these filters; None when it may."""
     source: Any = {"kafka": {"brokers": ["a:1"], "topics": ["a"]}} if kafka else _UNCHECKED_SOURCE
     wrong = problems({"flow": "a", "sources": [source], "filters": [*filters], "sinks": ["noop"]})
     return wrong[0].message if wrong else None
 
 
 def problems(flow: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """The problems of a flow. JSON is YAML, and is written several times faster."""
+    """Return the problems of a flow. JSON is YAML, and is written several times faster."""
     given = {name: value for name, value in flow.items() if value not in ({}, [], None)}
     return _checked(json.dumps(given, ensure_ascii=False))
 
@@ -141,7 +142,7 @@ def to_text(flow: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
 
 
 class Names:
-    """Gives each flow a name of its own that flumeng takes."""
+    """Gives each flow a unique name that flumeng accepts."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -156,7 +157,7 @@ class Names:
 
 
 def label(word: str) -> str:
-    """A word of small letters, digits and dashes."""
+    """Return a word of lower-case letters, digits and dashes."""
     return re.sub("[^a-z0-9]+", "-", word.lower()).strip("-")
 
 
@@ -169,7 +170,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def problems_of(draft: Draft, filters: Iterable[Any]) -> list[tuple[str, str]]:
-    """The problems of a component after such filters, by path."""
+    """Return the paths and messages of a component's problems after such filters."""
     other: dict[str, Any] = {"sources": [_UNCHECKED_SOURCE], "sinks": ["noop"]}
     flow = {"flow": "a", "filters": [*filters], **other, f"{draft.kind}s": [draft.to_yaml()]}
     return [(problem.path, problem.message) for problem in problems(flow)]
@@ -185,7 +186,7 @@ def _checked(text: str) -> tuple[Problem, ...]:
 
 
 def _option_at(draft: Draft, path: str) -> str | None:
-    """The option of the component that a problem's path means, as far as it was set."""
+    """Return the option of the component that a problem's path means; None when it was not set."""
     inside = path.partition(f"{draft.kind}s[0].{draft.name}.")[2]
     inside = re.sub(r"\[\d+\].*", "", inside)
     while inside:

@@ -1,5 +1,5 @@
-"""Escapes in Flume's paths and names, as those of flumeng's: ``%Y``, and ``{column}`` for the
-others."""
+"""Translates escapes in Flume's paths and names to those of flumeng: ``%Y`` for times, else
+``{column}``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Unit = Literal["second", "minute", "hour"]
 
 @dataclass(frozen=True)
 class Rounding:
-    """Times of a path are rounded down to a multiple of ``value`` units."""
+    """The rounding of times in a path, down to a multiple of ``value`` units."""
 
     unit: Unit
     value: int
@@ -35,8 +35,8 @@ class Rounding:
 def translate(
     text: str, stream: Stream, rounding: Rounding | None = None, *, times: str = _OWN
 ) -> tuple[str, list[str]]:
-    """The text with escapes of flumeng, and the errors. Adds columns that it needs to ``stream``.
-    ``times``: escapes of time that may stay."""
+    """Return the text with flumeng's escapes, and the errors. Columns that it needs are added to
+    ``stream``. ``times``: escapes of time that may stay."""
     wrong: list[str] = []
     for letter, written in _LONG.items():
         text = text.replace(f"%{letter}", written)
@@ -87,7 +87,7 @@ def _of_header(name: str, stream: Stream) -> str:
 
 
 def _time(stream: Stream, expression: str, name: str) -> str:
-    """The column with a part of the time, which is made once."""
+    """Return the column with a part of the time; add it when it is missing."""
     column = stream.headers.get(expression)
     if column is None:
         column = stream.headers[expression] = stream.add(name, expression)
@@ -95,7 +95,8 @@ def _time(stream: Stream, expression: str, name: str) -> str:
 
 
 def _rounded(letter: str, rounding: Rounding) -> str | tuple[str, str] | None:
-    """The mapping of an escape: a text, or an expression and the name of its column."""
+    """Return a text for the escape, or an expression and the name of its column; None when rounding
+    does not change it."""
     smaller = {"hour": "MS", "minute": "S", "second": ""}[rounding.unit]
     if letter in smaller:
         return "00"

@@ -14,7 +14,7 @@ _RANK: dict[Outcome, int] = {"mapped": 0, "approximately": 1, "not mapped": 2}
 
 @dataclass(frozen=True, order=True)
 class Location:
-    """Where something stands: ``subject`` is the key of a property, or a node's name."""
+    """A position in Flume's files; ``subject`` is the key of a property, or a node's name."""
 
     file: str
     line: int
@@ -35,7 +35,7 @@ class Finding:
 
 
 class Log:
-    """Collects findings; the same one is there once, however many flows a thing is part of."""
+    """Collects findings; equal ones are kept once, even when a component is in several flows."""
 
     def __init__(self) -> None:
         self._findings: dict[Finding, None] = {}
@@ -51,7 +51,7 @@ class Log:
         self._add(location, "not mapped", why)
 
     def has(self, location: Location) -> bool:
-        """Whether it has a finding."""
+        """Whether there is a finding for ``location``."""
         return location in self._answered
 
     def add(self, other: Log) -> None:
@@ -60,8 +60,8 @@ class Log:
         self._answered |= other._answered
 
     def findings(self) -> tuple[Finding, ...]:
-        """In the order of the files, for each location the worst last; ``mapped`` is left out where
-        there is a worse one."""
+        """Return findings in the order of the files, the worst of a location last. ``mapped`` is
+        left out where there is a worse one."""
         worst: dict[Location, Outcome] = {}
         for finding in self._findings:
             outcome = worst.get(finding.place, "mapped")
@@ -81,7 +81,7 @@ class Log:
 
 @dataclass(frozen=True)
 class ImportedFlow:
-    """A valid flow file; ``of``: the agents or nodes of Flume that it replaces."""
+    """A valid flow file; ``of`` names the agents or nodes of Flume that it replaces."""
 
     name: str
     of: str
@@ -90,7 +90,7 @@ class ImportedFlow:
 
 @dataclass(frozen=True)
 class Imported:
-    """All that came of some files."""
+    """The flows and findings of all imported files."""
 
     flows: tuple[ImportedFlow, ...]
     findings: tuple[Finding, ...]
@@ -100,7 +100,7 @@ class Imported:
 
 
 class NotReadableError(UserError):
-    """A file that cannot be understood at all; ``problems`` says where and why."""
+    """A file cannot be parsed at all; ``problems`` has the positions and causes."""
 
     def __init__(self, problems: Iterable[tuple[str, int, int, str]]) -> None:
         self.problems = tuple(problems)

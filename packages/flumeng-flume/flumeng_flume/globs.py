@@ -1,4 +1,4 @@
-"""Regular expressions of file names, as globs."""
+"""Translates regular expressions of file names to globs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _GROUPING = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(?P<flags>\(\?[a-zA-Z]+\))|(?P
 
 
 def from_regex(pattern: str) -> tuple[str, bool]:
-    """The glob for names that the expression matches whole, and whether it means exactly those; a
-    glob that means more has ``*`` from where it cannot be said. A dot that stands alone is taken
-    for the dot that nearly everybody means by it."""
+    """Return the glob for names that the expression matches whole, and whether it is exact. ``*``
+    replaces parts that a glob cannot express. A dot alone is taken literally, since nearly
+    everybody means that."""
     text = re.sub(r"^\^|(?<!\\)\$$", "", pattern)
     if _is_of_branches(text):
         return "*", False
@@ -52,7 +52,7 @@ def from_regex(pattern: str) -> tuple[str, bool]:
 
 
 def _is_of_branches(text: str) -> bool:
-    """Whether ``|`` stands outside of groups, or flags change the meaning of the rest."""
+    """Whether the expression has ``|`` outside of groups, or flags that change its meaning."""
     depth = 0
     for token in _GROUPING.finditer(text):
         if token["flags"] or (token["mark"] == "|" and depth == 0):
@@ -62,5 +62,5 @@ def _is_of_branches(text: str) -> bool:
 
 
 def escaped(path: str) -> str:
-    """A path that means itself."""
+    """Return a glob that matches only this path."""
     return re.sub(r"([*?\[{])", r"[\1]", path)

@@ -12,7 +12,7 @@ Kind = Literal["first_of", "one_of"]
 
 
 class NoGroupError(Exception):
-    """Why sinks cannot be members of a group."""
+    """Sinks cannot be members of a group; the message has the reason."""
 
 
 def grouped(
@@ -22,8 +22,7 @@ def grouped(
     filters: Iterable[Any],
     log: Log,
 ) -> Draft:
-    """A group at ``location``, in which each alternative is a member. Raises
-    NoGroupError."""
+    """Return a group at ``location`` with each alternative as a member. Raises NoGroupError."""
     members: list[Draft] = []
     for ends in alternatives:
         if len(ends) != 1 or not isinstance(ends[0], Draft):

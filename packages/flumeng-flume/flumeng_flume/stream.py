@@ -1,4 +1,4 @@
-"""The filters that events pass.
+"""The filters that events pass, and the columns for Flume's headers.
 
 Flume's events have headers; flumeng's have columns. A stream knows the expression in SQL that gives
 each header, and makes it a column when something needs it.
@@ -15,23 +15,22 @@ from flumeng.config.column_kinds import EVENT, MESSAGE
 from flumeng_flume.drafts import refused
 
 ANY = "*"
-"""Among headers: the column with an object of JSON that has all others."""
+"""A key of ``headers``, for the column with a JSON object of all other headers."""
 BODY = "CAST(body AS STRING)"
 
 
 def quoted(text: str) -> str:
-    """A text in SQL."""
+    """Return a text as a literal in SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return f"'{escaped}'"
 
 
 @dataclass
 class Stream:
-    """Filters in their order; ``columns`` are those behind the last of them.
+    """Filters in their order; ``columns`` are those after the last filter.
 
     The first ``shared`` filters are those of the whole flow, when this is the stream of a branch.
-    ``headers`` gives the expression of each of Flume's headers that is known here; ``texts`` are
-    those of them whose column is a text, as paths need it.
+    ``headers`` has the expression of each known header of Flume.
     """
 
     kafka: bool = False
@@ -48,23 +47,23 @@ class Stream:
         return copy.deepcopy(self)
 
     def branched(self) -> Stream:
-        """One that goes on behind this one."""
+        """Return the stream of a branch that begins after these filters."""
         branch = self.copied()
         branch.shared = len(self.filters)
         return branch
 
     @property
     def own(self) -> list[Any]:
-        """The filters that are not shared."""
+        """The filters of the branch alone, without the shared ones."""
         return self.filters[self.shared :]
 
     @property
     def key(self) -> str:
-        """The same for streams that do the same."""
+        """A key that is equal for streams with the same filters and headers."""
         return repr((self.kafka, self.filters, sorted(self.headers.items())))
 
     def parse(self, columns: tuple[str, ...], **options: Any) -> None:
-        """Raises ValueError when flumeng does not take it, as the methods below do."""
+        """Add a filter parse. Like the methods below, raises ValueError if flumeng refuses it."""
         self._try([*self.filters, {"parse": options}])
         self.columns += columns
 
@@ -72,7 +71,7 @@ class Stream:
         self._try([*self.filters, {"where": condition}])
 
     def add(self, name_hint: str, expression: str) -> str:
-        """Add a column, called nearly as wanted; gives its name."""
+        """Add a column; return its name, which may differ from ``name_hint``."""
         name = self._free(name_hint)
         last = self.own[-1] if self.own else None
         added = f"{expression} AS {name}"
@@ -87,7 +86,7 @@ class Stream:
         return name
 
     def set(self, name_hint: str, text: str) -> str:
-        """Add a column that is the same text in each event; gives its name."""
+        """Add a column that is the same text in each event; return its name."""
         name = self._free(name_hint)
         constant = text.replace("{", "{{").replace("}", "}}")
         last = self.own[-1] if self.own else None
@@ -99,12 +98,12 @@ class Stream:
         return name
 
     def take(self, column: str, other: str) -> None:
-        """Give a column the text of another one, where that has one."""
+        """Give a column the text of another one, where that is not null."""
         filled = {"set": {column: f"{{{other}}}"}, "when": f"{other} IS NOT NULL"}
         self._try([*self.filters, filled])
 
     def time(self, column: str, pattern: str) -> None:
-        """Take ``ts`` from a column, by a pattern as of ``strptime``."""
+        """Set ``ts`` from a column, by a pattern of ``strptime``."""
         self._try([*self.filters, {"time": {"column": column, "formats": [pattern]}}])
 
     def replace(self, column: str, expression: str) -> None:
@@ -118,8 +117,8 @@ class Stream:
         self.columns.remove(column)
 
     def header(self, name: str) -> str | None:
-        """The column with one of Flume's headers, made if it has to be; None when no event has such
-        a header."""
+        """Return the column with one of Flume's headers, added when missing; None when no event has
+        such a header."""
         expression = self.headers.get(name)
         if expression is None and ANY in self.headers:
             path = f"$.{name}" if re.fullmatch(r"\w+", name) else f"$['{name}']"

@@ -1,4 +1,4 @@
-"""TLS of Flume's sources and sinks: Java's key stores become PEM files, which a person makes."""
+"""TLS of Flume's sources and sinks: PEM files, made by an operator, replace Java's key stores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLIENT_TLS: Answers = {
 
 
 def serve_tls(settings: Settings, options: Options, log: Log) -> None:
-    """A source that was served over TLS stays so."""
+    """Set tls for a source that Flume serves over TLS."""
     asked = settings.get("ssl") or settings.get("enableSSL")
     if asked is None:
         return
@@ -49,7 +49,7 @@ def serve_tls(settings: Settings, options: Options, log: Log) -> None:
 
 
 def use_tls(settings: Settings, options: Options, log: Log) -> None:
-    """A sink that talked TLS stays so."""
+    """Set tls for a sink that Flume connects over TLS."""
     asked = settings.get("ssl")
     if asked is None:
         return

@@ -15,17 +15,17 @@ from flumeng.platform.options.option import described
 
 
 class ComponentContract:
-    """``name`` is the component's name in flows."""
+    """Tests of a component's options. ``name`` is the component's name in flows."""
 
     kind: ClassVar[Literal["source", "filter", "sink"]]
     name: ClassVar[str]
 
     def options(self, folder: Path) -> Mapping[str, Any]:
-        """The options as in a flow file. ``folder`` is an empty directory of the test."""
+        """Return the options as in a flow file. ``folder`` is an empty directory of the test."""
         raise NotImplementedError
 
     def made(self, folder: Path) -> Any:
-        """An instance of the option class, parsed from a flow."""
+        """Return an instance of the option class, parsed from a flow."""
         parts: dict[str, Any] = {"source": "generate", "filter": None, "sink": "noop"}
         parts[self.kind] = {self.name: self.options(folder)}
         flow = {"flow": "contract"} | {f"{kind}s": [part] for kind, part in parts.items() if part}
@@ -52,7 +52,7 @@ class ComponentContract:
         assert isinstance(self.made(tmp_path), registry.get(self.kind, self.name).options_class())
 
     def test_options_load_no_data_library(self) -> None:
-        """Masters and the command line load options, and must stay small."""
+        """Masters and the command line import options, and must stay small."""
         module = registry.get(self.kind, self.name).options.partition(":")[0]
         code = (
             f"import sys, {module}; print(*({{'pyarrow', 'pyspark', 'numpy'}} & {{*sys.modules}}))"

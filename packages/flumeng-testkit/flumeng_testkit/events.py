@@ -1,4 +1,4 @@
-"""Events as a batch has them."""
+"""Events and batches for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOURNAL = "contract.host.0.aaaaaaaa"
 
 
 def events(bodies: Sequence[bytes], first: int = 0) -> pa.RecordBatch:
-    """Events of one journal with these bodies, numbered from ``first`` on."""
+    """Return events of one journal with these bodies, numbered from ``first`` on."""
     count = len(bodies)
     return pa.RecordBatch.from_pydict(
         {
@@ -31,23 +31,23 @@ def events(bodies: Sequence[bytes], first: int = 0) -> pa.RecordBatch:
 
 
 def no_session() -> None:
-    """In place of a Spark session. Raises AssertionError."""
+    """Fail in place of opening a Spark session. Raises AssertionError."""
     raise AssertionError("the component uses Spark: its stages must be Arrow stages")
 
 
 def batch(schema: pa.Schema = READ_SCHEMA, *, identified: bool = False) -> LazyBatch:
-    """A batch without stages; ``identified``: with the identity columns."""
+    """Return a batch without stages; ``identified``: with the identity columns."""
     given = identity.with_identity(schema) if identified else schema
     return LazyBatch(no_session, 1, None, (), given)  # type: ignore[arg-type]
 
 
 def run(stages: LazyBatch, splits: Iterable[Sequence[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-    """The output of a batch's stages, split by split."""
+    """Return the output of a batch's stages, split by split."""
     stage = stages.all_arrow
     assert stage is not None, "all stages must be Arrow stages"
     return [out for split in splits for out in stage(iter(split))]
 
 
 def identified(given: pa.RecordBatch, split: int = 0) -> pa.RecordBatch:
-    """The events with the identity columns."""
+    """Return the events with the identity columns."""
     return identity.identify(given, split)

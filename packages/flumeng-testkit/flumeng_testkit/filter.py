@@ -20,7 +20,7 @@ class FilterContract(ComponentContract):
     kind: ClassVar[Literal["filter"]] = "filter"
 
     def bodies(self) -> list[bytes]:
-        """Bodies for the tests; the first ones should be typical input of the filter."""
+        """Return bodies for the tests; the first ones should be typical input of the filter."""
         return BODIES
 
     def applied(self, folder: Path) -> Any:

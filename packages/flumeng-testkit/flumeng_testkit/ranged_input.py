@@ -96,7 +96,7 @@ class RangedInputContract(ComponentContract):
         return RangedReader(kind, self.made(folder))
 
     def _read(self, folder: Path, name: str, start: int, end: int) -> pa.Table:
-        """The events as an executor reads and checks them."""
+        """Return the events of a range as an executor reads and checks them."""
         reader = self._reader(folder)
         incarnation = self._source(folder).list()[name]
         piece = Range(partition_name(self.name, name, incarnation), start, end)

@@ -24,7 +24,7 @@ class SinkContract(ComponentContract):
     kind: ClassVar[Literal["sink"]] = "sink"
 
     def written(self, options: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
-        """Journal and number of each event in the target, once for each time that it is there."""
+        """Return journal and number of each event in the target, once for each copy of it."""
         raise NotImplementedError
 
     def test_every_event_is_written(self, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ class SinkContract(ComponentContract):
         series: str = "contract",
         commit: bool = True,
     ) -> int:
-        """Write a batch of two splits as a collector does; returns the sink's count of events."""
+        """Write a batch of two splits as a collector does; return the sink's count of events."""
         batch = BatchId(series, number)
         attempt = Attempt(
             staging={root: mkdtemp(dir=_directory(root)) for root in sink.roots},
@@ -122,7 +122,7 @@ class SinkContract(ComponentContract):
 
 
 def _path(uri: str) -> Path:
-    """Raises AssertionError for a URI of another scheme than ``file``."""
+    """Return the path of a URI. Raises AssertionError for a scheme other than ``file``."""
     parts = urlsplit(uri)
     assert parts.scheme in ("", "file"), f"{uri}: the tests need local directories"
     return Path(unquote(parts.path))

@@ -20,7 +20,7 @@ class SourceContract(ComponentContract):
 
     async def send(self, source: Source, folder: Path) -> None:
         """Send events to the source; called about ten times a second while a test waits. A source
-        that listens does so at ``source.addresses``. Do nothing for one that makes its events."""
+        that listens does so at ``source.addresses``. Do nothing for a source of made-up events."""
 
     def test_it_is_a_source(self) -> None:
         assert issubclass(registry.get("source", self.name).implementation_class(), Source)
@@ -72,7 +72,7 @@ class SourceContract(ComponentContract):
     def _run(
         self, folder: Path, then: Callable[[Source, list[ReceivedBlock]], Any]
     ) -> list[ReceivedBlock]:
-        """Start the source, run ``then``, stop the source; returns the submitted blocks."""
+        """Start the source, run ``then``, stop the source; return the submitted blocks."""
         self._folder = folder
         taken: list[ReceivedBlock] = []
         failures: list[Exception] = []

@@ -1,5 +1,5 @@
 """Unwraps the lines of a container runtime (CRI, Docker). Marks each line as a whole message or as
-a piece of one; ``groups`` joins the pieces."""
+a piece of a message; ``groups`` joins the pieces."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _TIME = EVENT_SCHEMA.field("ts").type
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """``unfinished``: the message continues in another line. ``times``: the runtime's. A line that
-    is unreadable for one of ``reasons`` keeps its text and has no stream."""
+    """Columns of unwrapped lines. ``unfinished``: the message continues in another line. ``times``:
+    set by the runtime. An unreadable line has a reason in ``reasons``, its original text and no
+    stream."""
 
     texts: pa.Array
     streams: pa.Array
@@ -69,7 +70,7 @@ def unwrap(lines: pa.RecordBatch, container: Container) -> Unwrapped:
 
 
 def _read_cri(bodies: pa.Array) -> Unwrapped:
-    """A line without a time stays as it is: it may be the end of a line whose beginning is lost."""
+    """Unwrap CRI lines. A line without a time is kept: it may be the tail of a torn line."""
     lines = CriLines(bodies)
     reasons = pc.coalesce(lines.unread, lines.untimed)
     is_line = reasons.is_null()

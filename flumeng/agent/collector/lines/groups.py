@@ -4,22 +4,22 @@
 line below ``emitted`` belongs to an emitted event. Lines between the two are reread, since some are
 the heads of events whose tails lie above ``emitted``.
 
-A line either *starts* an event or follows the line before it in its stream. A group with its start
-is *headed*: every reader that begins at or below the start sees the same group. Lines without a
-near start are *loose*: their start is below ``offset``, too old, or already has as many lines as an
-event may have. A loose line below ``emitted`` was emitted in some event; loose lines above are
-joined with each other.
+A line either *starts* an event or follows the line before it in its stream. A group that contains
+its start is *headed*: every reader that begins at or below the start sees the same group. Lines
+without a near start are *headless*: their start is below ``offset``, too old, or already has as
+many lines as an event may have. A headless line below ``emitted`` was emitted in some event;
+headless lines above are joined with each other.
 
 1. A group is closed by the next group of its stream, or by time. A stream's pause is too long when
    a line of *any* stream was received after it: so the cause of closing lies between two of its
    lines, and every reader of these lines sees it.
 2. ``emitted`` moves up to the first line of the oldest open group; exactly the closed groups whose
-   first line it passes are emitted. Loose lines are cut there.
+   first line it passes are emitted. Headless groups are cut there.
 3. ``offset`` moves up to the first line of the oldest headed group with lines on both sides of
    ``emitted``. A reader that begins there sees such a group whole, and knows by its first line that
-   it was emitted. All other lines of emitted groups lie below ``emitted``, where they are loose at
-   the worst.
-4. ``flush`` closes all groups: nothing is left to be reread.
+   it was emitted. All other lines of emitted groups lie below ``emitted``, where they are at worst
+   headless.
+4. ``flush`` closes all groups: no line has to be reread.
 
 With a ``Machine``, earlier lines decide whether a line starts an event. A reader that begins inside
 a group then takes some of its lines for starts. That is harmless while all lines of the group lie
@@ -28,20 +28,21 @@ added:
 
 5. A pause, and a cut by size, reset the machine to its state ``unknown``, where a reader begins.
 6. A reader inside a cut group cannot find the cut. So ``offset`` never lies inside such a group
-   while lines behind the cut reach beyond ``emitted``: it stays at the group's first line.
+   while lines after the cut extend beyond ``emitted``: it stays at the group's first line.
 7. While later lines decide whether the last ones belong to a group, that group stays open, and so
    do its pieces beyond the first of these lines. ``emitted`` does not pass that line, even inside
    an emitted group: a longer batch may have emitted the group without it.
 
 Lines may be ``Pieces`` of messages. A line continues the message of the line before it in its
-stream when that line is marked so; it starts no event and leaves a machine's state as it is.
+stream when that earlier line is marked as unfinished. It then starts no event and leaves a
+machine's state as it is.
 
 8. ``Progress.sure`` is the offset by 3 and 6. ``offset`` lies below it where the last line of a
    stream below ``sure`` is marked as unfinished. Such lines are reread for their mark only, so that
    one of them never makes another necessary. A line without one before it begins a message.
-9. A message is cut only when it is too large by itself; else all its lines share the place of its
-   first: loose ones are emitted, or cut off at ``emitted``, with their message, and ``offset``
-   stays at the first line of one that reaches beyond ``emitted``.
+9. A message is cut only when it is too large by itself. Else all its lines share the place of its
+   first line: headless lines are emitted, or cut off at ``emitted``, with their message, and
+   ``offset`` stays at the first line of a message that extends beyond ``emitted``.
 10. Only a whole message shows whether it starts an event; until then the group before it is open.
 """
 
@@ -57,13 +58,14 @@ from flumeng.config.stack_traces import OTHER
 from flumeng.connectors.api.ranged import Progress
 
 ENDED, TIMEOUT, MAX_LINES, MAX_BYTES = range(4)
-"""Reasons for closing a group; ENDED: by the start of the next."""
+"""Reasons for closing a group; ENDED: the next event has started."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """``unfinished``: the message continues in the next line of the stream. ``continues``: the line
-    continues the message of the line before it. ``alone``: each message is an event."""
+    """Flags of each line, where lines are pieces of messages. ``unfinished``: the message continues
+    in the stream's next line. ``continues``: the line continues the message of the line before it.
+    ``alone``: each message is an event."""
 
     unfinished: Flags
     continues: Flags
@@ -76,7 +78,7 @@ class Pieces:
 @dataclass(frozen=True)
 class Lines:
     """All lines of one partition from ``Progress.offset`` on, in order. ``times``: of receipt, in
-    microseconds; ``sizes``: bytes. A ``Machine`` finds the ``starts`` from ``kinds``."""
+    microseconds. ``sizes``: in bytes. With ``kinds``, a ``Machine`` computes ``starts``."""
 
     offsets: Numbers
     times: Numbers
@@ -100,8 +102,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one event. ``timeout_us``: the longest pause between two of its lines;
-    ``piece_us``: between two pieces of one message."""
+    """Bounds of one event. ``timeout_us``: the longest pause between two of its lines.
+    ``piece_us``: the longest pause between two pieces of one message."""
 
     timeout_us: int
     max_lines: int
@@ -109,7 +111,7 @@ class Limits:
     piece_us: int = 0
 
     def patience(self, unfinished: Flags | None, count: int) -> Numbers:
-        """The longest pause behind each of ``count`` lines, in microseconds."""
+        """Return the longest pause allowed after each of ``count`` lines, in microseconds."""
         if unfinished is None:
             return np.full(count, self.timeout_us)
         return np.where(unfinished, max(self.piece_us, self.timeout_us), self.timeout_us)
@@ -117,9 +119,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups to emit, ordered by first lines. ``rows``: their lines, group by group, ``counts``
-    rows each. ``reasons``: why each is closed. ``unfinished``: a message lacks its end.
-    ``continues``: see ``Pieces``."""
+    """Groups to emit, ordered by first lines. ``rows``: the groups' lines, one group after another.
+    ``counts``: number of lines of each group. ``reasons``: why each is closed. ``unfinished``: a
+    message lacks its end. ``continues``: see ``Pieces``."""
 
     rows: Numbers
     counts: Numbers
@@ -131,7 +133,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """Groups as [``begins``, ``ends``) in stream order. ``wholes``: their uncut ends."""
+    """Groups as [``begins``, ``ends``) in stream order. ``wholes``: ends before cuts by size."""
 
     begins: Numbers
     ends: Numbers
@@ -149,8 +151,8 @@ def group(
     flush: bool,
     machine: Machine | None = None,
 ) -> Groups:
-    """The groups to emit, out of all ``lines`` up to the offset ``end``; see the module. None while
-    ``end`` lies below ``at.emitted``."""
+    """Choose the groups to emit out of all ``lines`` up to the offset ``end``, by the rules of this
+    module. There are none while ``end`` lies below ``at.emitted``."""
     unfinished = None if lines.pieces is None else lines.pieces.unfinished
     patience = limits.patience(unfinished, len(lines.offsets))
     everything = InStreams.of(lines.times, lines.streams, patience, flush=flush)
@@ -198,7 +200,7 @@ def group(
 
 
 def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Progress:
-    """Progress with an offset low enough to show which messages continue at ``sure``."""
+    """Return the progress; its offset is low enough to show which messages continue at ``sure``."""
     if lines.pieces is None or not lines.pieces.unfinished.any():
         return Progress(sure, emitted)
     offsets = lines.offsets[streams.order]
@@ -209,10 +211,11 @@ def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Prog
 
 
 class _Ordered:
-    """Lines in stream order. ``waiting``: more of its group may follow. ``undecided``: later lines
-    decide whether its group ends there, or from the line ``doubts`` on; ``led``: because of the
-    machine. ``places``: the beginning of its message, unless that is cut. ``messages``: number of
-    earlier messages, and of all."""
+    """Lines in stream order, with these columns. ``waiting``: its group may get more lines.
+    ``undecided``: later lines decide whether its group ends there, or at the line ``doubts``.
+    ``led``: undecided because of the machine. ``places``: offset of its message's first line,
+    unless the message is cut. ``messages``: number of earlier messages; the last entry counts all.
+    """
 
     def __init__(self, lines: Lines, streams: InStreams, limits: Limits) -> None:
         count = len(lines.offsets)
@@ -251,7 +254,7 @@ class _Ordered:
             self.undecided[heads - 1] = True
 
     def find_starts(self, machine: Machine) -> None:
-        """Sets the starts found by ``machine``; marks stream ends that later lines may change."""
+        """Set the starts found by ``machine``; mark ends of streams that later lines may change."""
         assert self.lines.kinds is not None
         unknown = self.streams.fresh | self.streams.pauses
         kinds, begins = self.lines.kinds.copy(), np.ones(len(self.lines.kinds), np.bool_)
@@ -273,15 +276,15 @@ class _Ordered:
 
 
 def _any_from(flags: Flags, rows: Numbers) -> Flags:
-    """For each of ``rows``: whether a row after the row before it, up to itself, has the flag."""
+    """For each of ``rows``: whether a row from the previous one (exclusive) to it has the flag."""
     before = np.concatenate(([0], np.cumsum(flags)))
     flagged: Flags = before[rows + 1] > before[np.append(0, rows[:-1] + 1)[: len(rows)]]
     return flagged
 
 
 def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiting: Flags) -> int:
-    """``offset``, moved to its group's first line if that group was cut by size and lines behind
-    the cut reach beyond ``emitted``."""
+    """Return ``offset``, or the first line of the group around it if that group was cut by size and
+    its lines after the cut extend beyond ``emitted``."""
     ends = bounds.wholes - 1
     beyond = (offsets[ends] >= emitted) | waiting[ends]
     cut = np.flatnonzero(bounds.headed & (bounds.reasons != ENDED) & beyond)
@@ -295,7 +298,7 @@ def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiti
 def _bounds(
     mine: _Ordered, begins: Numbers, emitted: int, limits: Limits, machine: Machine | None
 ) -> _Bounds:
-    """The groups that begin at ``begins``, cut by size, without loose lines below ``emitted``."""
+    """Return the groups that begin at ``begins``, cut by size, without emitted headless lines."""
     ends = np.append(begins[1:], len(mine.lines.offsets))[: len(begins)]
     headed = mine.lines.starts[begins]
     total = np.concatenate(([0], np.cumsum(mine.lines.sizes + 1)))  # each line with its newline
@@ -331,8 +334,8 @@ def _bounds(
 def _rest(
     lines: Lines, begin: int, end: int, machine: Machine | None
 ) -> list[tuple[int, int, bool]]:
-    """The groups behind a cut: begin, end and whether the first line starts an event. Without a
-    ``machine``, and behind loose lines, one loose group."""
+    """Return the groups after a cut: begin, end and whether the first line starts an event. Without
+    a ``machine`` this is a single group without a start."""
     if machine is None or lines.kinds is None:
         return [(begin, end, False)]
     unknown = np.zeros(end - begin, np.bool_)

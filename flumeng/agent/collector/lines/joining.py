@@ -40,7 +40,7 @@ def find_groups(
     flush: bool,
     unwrapped: Unwrapped | None = None,
 ) -> Groups:
-    """The groups to emit of ``lines``, which are all of [``at.offset``, ``end``)."""
+    """Return the groups to emit. ``lines`` are all lines of [``at.offset``, ``end``)."""
     bodies, of_container = lines["body"], None
     if unwrapped is not None:
         bodies, of_container = unwrapped.texts, unwrapped.streams
@@ -70,7 +70,7 @@ def _each_alone(offsets: Numbers, at: Progress, end: int) -> Groups:
 def _in_pieces(
     lines: Lines, texts: pa.Array, unfinished: Flags, rules: Rules, *, flush: bool
 ) -> Lines:
-    """Adds the pieces of messages to ``lines``: patterns see each message whole."""
+    """Mark which lines are pieces of messages. Patterns are matched with whole messages."""
     patience = rules.limits.patience(unfinished, len(unfinished))
     streams = InStreams.of(lines.times, lines.streams, patience, flush=flush)
     continues = streams.following(unfinished)
@@ -96,8 +96,7 @@ def _in_pieces(
 def join(
     lines: pa.RecordBatch, groups: Groups, *, counted: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The events in the order of the groups; no batch is empty. ``counted``: with numbers of
-    lines."""
+    """Yield the groups' events in order; no batch is empty. ``counted``: add counts of lines."""
     counts = groups.counts
     if not len(counts):
         return
@@ -151,7 +150,7 @@ def _together(texts: pa.Array, begins: Numbers, between: bytes) -> pa.Array:
 
 
 def _attributes(attrs: pa.MapArray, counts: Numbers | None, reasons: Numbers) -> pa.MapArray:
-    """Appends CLOSED for groups closed early, and LINES where there are ``counts``."""
+    """Append CLOSED to groups closed early, and LINES when ``counts`` are given."""
     offsets = attrs.offsets.to_numpy().astype(np.int64)
     low, high = offsets[0], offsets[-1]
     keys, items = (part.slice(low, high - low) for part in (attrs.keys, attrs.items))

@@ -16,9 +16,9 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class Machine:
-    """``table[state][kind]``: the next state. A state is twice its number, plus one when the line
-    before has started an event. Kind ``going_on`` continues a message; higher kinds follow an
-    unknown line."""
+    """``table[state][kind]``: the next state. A state is twice its number, plus one when the
+    previous line has started an event. Kind ``going_on`` continues a message; higher kinds are
+    those of lines whose previous line is unknown."""
 
     names: tuple[str, ...]
     leads: bool
@@ -44,7 +44,7 @@ class Machine:
         return len(self.names)
 
     def starts(self, kinds: Numbers, unknown: Flags) -> Flags:
-        """Which lines start an event; the line before an ``unknown`` one is not known."""
+        """Return which lines start an event. The line before an ``unknown`` line is not known."""
         codes = kinds + (self.going_on + 1) * unknown
         moves, steady = self._moves
         steps = np.ones(len(codes), np.bool_)
@@ -66,9 +66,9 @@ class Machine:
     def with_leads(
         self, kinds: Numbers, unknown: Flags, open_ends: Flags
     ) -> tuple[Numbers, Flags, Numbers]:
-        """Replaces OTHER by LEAD where frames follow. Returns the kinds, the undecided ends of
-        streams, and their first undecided lines. ``open_ends``: last lines of streams that may
-        continue."""
+        """Replace OTHER by LEAD for lines that lead to stack frames. Return the kinds, the
+        undecided ends of streams, and the first undecided line of each. ``open_ends``: last lines
+        of streams that may continue."""
         undecided = np.zeros(len(kinds), np.bool_)
         doubts = np.arange(len(kinds))
         if not self.leads or not len(kinds):

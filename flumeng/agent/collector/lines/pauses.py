@@ -11,8 +11,8 @@ from flumeng.agent.collector.lines.machine import Flags, Numbers
 
 @dataclass(frozen=True)
 class InStreams:
-    """``order``: the rows of the lines, stream by stream. In it ``fresh`` marks the first line of a
-    stream, ``pauses`` lines behind a pause, and ``waiting`` last lines that more may follow.
+    """Lines sorted by stream. ``order``: their rows. In this order ``fresh`` marks the first line
+    of a stream, ``pauses`` lines after a pause, and ``waiting`` last lines that more may follow.
 
     A pause is too long when, before the next line of its stream, a line of *any* stream was
     received more than its ``patience`` (microseconds) later. The clock may have been set back.
@@ -25,7 +25,7 @@ class InStreams:
 
     @classmethod
     def of(cls, times: Numbers, streams: Numbers, patience: Numbers, *, flush: bool) -> InStreams:
-        """With ``flush`` no line is waiting."""
+        """Sort lines by stream and find the pauses. With ``flush`` no line is waiting."""
         order = np.argsort(streams, kind="stable")
         mine = streams[order]
         fresh = np.empty(len(order), np.bool_)
@@ -39,13 +39,13 @@ class InStreams:
         return cls(order, fresh, pauses, waiting)
 
     def following(self, flags: Flags) -> Flags:
-        """Whether each line follows, in its stream and without a pause, a line with the flag."""
+        """Return which lines follow a line with the flag, in their stream and without a pause."""
         follows = np.zeros(len(flags), np.bool_)
         follows[self.order[1:]] = flags[self.order[:-1]] & ~(self.fresh | self.pauses)[1:]
         return follows
 
     def only(self, kept: Flags) -> InStreams:
-        """The same for the ``kept`` lines alone; each stream begins with its first kept line."""
+        """Return only the ``kept`` lines; each stream begins with its first kept line."""
         if kept.all():
             return self
         mine = kept[self.order]
@@ -76,7 +76,7 @@ def _pauses(times: Numbers, order: Numbers, patience: Numbers) -> Flags:
 
 
 def _outlasted(times: Numbers, rows: Numbers, patience: Numbers) -> Flags:
-    """Whether a line of the partition came too late after each of the lines ``rows``."""
+    """Return for each of ``rows`` whether a later line of the partition came after its timeout."""
     after = np.full(len(times) + 1, np.iinfo(np.int64).min // 2)
     after[:-1] = np.maximum.accumulate(times[::-1])[::-1]
     outlasted: Flags = after[rows + 1] > times[rows] + patience[rows]

@@ -37,7 +37,7 @@ class JoinLines:
         return self.reader.modules
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """The events of a range that begin from ``piece.emitted`` on. Raises UnreadableError."""
+        """Yield the events that begin at ``piece.emitted`` or later. Raises UnreadableError."""
         joining = Joining(self.rules, Progress(piece.start, piece.emitted, piece.sure))
         offset = piece.start
         try:
@@ -55,7 +55,7 @@ class JoinLines:
 
 
 class Joining:
-    """Joins the lines of one partition. ``closed``: number of events by REASONS."""
+    """Joins the lines of one partition. ``closed``: number of events by the reasons of REASONS."""
 
     def __init__(self, rules: Rules, at: Progress) -> None:
         self.progress = at
@@ -72,12 +72,12 @@ class Joining:
 
     @property
     def ready(self) -> bool:
-        """Whether as many lines are new as were kept: a step covers both."""
+        """Whether enough lines were added for a step, and at least as many as it rereads."""
         enough = self._fresh >= STEP_ROWS or self._bytes >= STEP_BYTES
         return enough and self._fresh >= self._kept
 
     def step(self, end: int, *, flush: bool = False) -> Iterator[pa.RecordBatch]:
-        """The events of the added lines, which are all up to the offset ``end``."""
+        """Yield the events of the added lines, which must be all lines up to the offset ``end``."""
         if not self._lines:
             self.progress = Progress(end, end)
             return

@@ -18,9 +18,9 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Rules:
-    """``pattern`` matches each line that starts an event, or each that ``continues`` one;
-    ``traces`` replaces it. ``key``: columns and attributes that identify a stream. Lines of a
-    ``container`` are unwrapped first. ``alone``: each message is an event."""
+    """``pattern`` matches each line that starts an event, or with ``continues`` each line that
+    continues one; ``traces`` replaces the pattern. ``key``: columns and attributes that identify a
+    stream. Lines of a ``container`` are unwrapped first. ``alone``: each message is an event."""
 
     pattern: str
     continues: bool
@@ -54,14 +54,14 @@ class Rules:
         return None if self.traces is None else Machine.of(self.traces)
 
     def check(self) -> None:
-        """Raises UserError when RE2 does not accept the pattern."""
+        """Raise UserError when RE2 does not accept the pattern."""
         try:
             self.starts(pa.array([b""]))
         except pa.ArrowInvalid as error:
             raise UserError(f"multiline: {error}") from error
 
     def starts(self, bodies: pa.Array) -> Flags:
-        """Lines that start an event, judged by themselves. Lines are bytes without an encoding."""
+        """Return which lines start an event by their own text, as bytes without an encoding."""
         if self.traces is not None or self.alone:
             return np.full(len(bodies), self.alone)
         starts = pc.match_substring_regex(bodies, pattern=self.pattern)
@@ -70,7 +70,7 @@ class Rules:
         return _flags(pc.fill_null(starts, True))  # a null body starts an event
 
     def kinds(self, bodies: pa.Array) -> Numbers | None:
-        """The kinds of lines for the machine; the frequent frames and log lines are found first."""
+        """Return the lines' kinds for the machine. Frequent kinds are matched first, for speed."""
         if self.traces is None or self.machine is None:
             return None
         patterns = self.traces.kinds
@@ -102,7 +102,7 @@ class Rules:
             rows, left = rows[~matches], left.filter(pa.array(~matches))
 
     def streams(self, lines: pa.RecordBatch, of_container: pa.Array | None = None) -> Numbers:
-        """A number for each line's stream."""
+        """Return a number for each line that identifies its stream."""
         together = np.zeros(lines.num_rows, np.int64)
         attrs = _Attributes(lines["attrs"])
         for name in (*self.key, of_container):
@@ -131,7 +131,7 @@ def _numbered(values: pa.Array) -> tuple[Numbers, int]:
 
 
 class _Attributes:
-    """The attributes of all lines; their names are encoded once for all keys."""
+    """The attributes of all lines. Their names are dictionary-encoded once for all keys."""
 
     def __init__(self, attrs: pa.MapArray) -> None:
         self._attrs = attrs
@@ -141,7 +141,7 @@ class _Attributes:
         self._codes, self._names = keys.indices.to_numpy(), keys.dictionary
 
     def numbered(self, name: str) -> tuple[Numbers, int]:
-        """A number for each value of an attribute, 0 for none; and the number of values."""
+        """Return each line's number for its value of an attribute, 0 for none; and their count."""
         numbers = np.zeros(len(self._attrs), np.int64)
         indexes = np.flatnonzero(self._codes == self._names.index(name).as_py())
         if not len(indexes):

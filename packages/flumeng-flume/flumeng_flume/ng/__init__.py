@@ -1,1 +1,1 @@
-"""Flume NG: the properties files of Flume 1.x. ``flows.translate`` is the way in."""
+"""Flume NG: the properties files of Flume 1.x. ``flows.translate`` is the entry point."""

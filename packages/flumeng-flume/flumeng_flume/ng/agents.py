@@ -1,7 +1,7 @@
 """The agents of a properties file: their components, with the properties of each.
 
-A key is ``AGENT.KINDS = names`` or ``AGENT.KINDS.NAME.PROPERTY = value``. Of a key that is there
-twice the last one counts. A component that its agent does not name is not used, as in Flume.
+A key is ``AGENT.KINDS = names`` or ``AGENT.KINDS.NAME.PROPERTY = value``. Of a repeated key the
+last one counts. A component that its agent does not list is not used, as in Flume.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILTERED = re.compile(r"\$\{(?P<filter>[^\[\]{}]+)\[\s*[\"']?(?P<name>[^\"'\]]+
 
 @dataclass
 class Part:
-    """One component of an agent; ``kind`` is the word in its keys."""
+    """A component of an agent; ``kind`` is the word in its keys."""
 
     agent: str
     kind: str
@@ -44,11 +44,11 @@ class Part:
         return setting.value if setting else otherwise
 
     def first(self, *names: str) -> Setting | None:
-        """That one of these properties which is set."""
+        """Return the first of these properties that is set."""
         return next((self.settings[name] for name in names if name in self.settings), None)
 
     def under(self, prefix: str) -> dict[str, Setting]:
-        """The properties whose names begin so, without that."""
+        """Return the properties whose names begin with ``prefix``, by the rest of their names."""
         length = len(prefix)
         return {
             name[length:]: setting
@@ -59,7 +59,7 @@ class Part:
 
 @dataclass
 class Agent:
-    """Its components by kind and name, those that it names alone."""
+    """An agent with the components that it lists, by kind and name."""
 
     name: str
     file: str
@@ -69,7 +69,8 @@ class Agent:
 def read(
     file: str, text: str, environment: Mapping[str, str], log: Log, only: str | None = None
 ) -> list[Agent]:
-    """The agents of one file, or the one of that name. Raises ``UserError`` when it has none."""
+    """Return the agents of a file, or only that named ``only``, if any. Raises ``UserError`` when
+    they have neither sources nor channels."""
     if "\0" in text:
         raise UserError(f"{file}: is no text")
     entries = list(properties.read(text))
@@ -126,7 +127,7 @@ def _settings(
 def _resolved(
     raw: str, environment: Mapping[str, str], filters: set[str], location: Location, log: Log
 ) -> str:
-    """Fills in known variables, but never in secrets."""
+    """Return a value with known variables filled in, except in secrets."""
 
     def value(match: re.Match[str]) -> str:
         text = environment.get(match["name"])

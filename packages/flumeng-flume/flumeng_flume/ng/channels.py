@@ -1,4 +1,4 @@
-"""The channels of Flume NG, as the journal and durability of a flow."""
+"""Translates the channels of Flume NG to the journal and durability of a flow."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def translate(part: Part, log: Log) -> Journal:
 
 
 def unneeded(part: Part, log: Log) -> None:
-    """A channel between Kafka and sinks."""
+    """Report that a channel between Kafka and sinks needs no setting."""
     for setting in part.settings.values():
         log.mapped(
             setting.location, "nothing to set: Kafka keeps events until they are in the sinks"
@@ -84,7 +84,7 @@ def unneeded(part: Part, log: Log) -> None:
 
 
 def joined(journals: Sequence[Journal], log: Log) -> Journal:
-    """One journal in the stead of several channels that have the same events: the most durable."""
+    """Return one journal for several channels with the same events: the most durable."""
     most = max(journals, key=lambda journal: _ORDER.index(journal.durability))
     for journal in journals:
         if journal.location is not None and journal.durability != most.durability:

@@ -88,8 +88,8 @@ def _spool(part: Part, options: Options, stream: Stream, log: Log) -> list[Optio
 
 
 def _exclude(part: Part, within: str, options: Options, log: Log) -> None:
-    """Files that Flume has read bear a suffix. A glob that means more files than ``ignorePattern``
-    would lose some."""
+    """Exclude files that Flume has read, by their suffix, and those of ``ignorePattern`` if a glob
+    expresses it exactly: a wider one would lose files."""
     suffix, ignored = part.first("fileSuffix"), part.first("ignorePattern")
     excluded = []
     if part.get("deletePolicy", "never").lower() == "never":

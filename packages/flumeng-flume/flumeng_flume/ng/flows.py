@@ -1,8 +1,8 @@
 """Agents of Flume NG as flows.
 
 A flow is made of the sources that feed the same channels in the same way; its sinks are those of
-these channels. An agent that gets its events from another one over Avro or Thrift, and is imported
-with it, is no hop any more: its sinks become those of the flow.
+these channels. A hop over Avro or Thrift between two imported agents is left out: the sinks of the
+receiving agent become those of the sender's flow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flumeng_flume.ng.sources import Origin
 from flumeng_flume.stream import Stream
 
 SOURCES = 100
-"""A flow file has a bound; more sources than this are several flows."""
+"""Most sources of a flow file; more are split into several flows."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Group:
 
 @dataclass
 class Behind:
-    """The stream and sinks after the sources of a group."""
+    """The filters and sinks after the sources of a group."""
 
     stream: Stream
     ends: list[End] = field(default_factory=list)
@@ -69,8 +69,8 @@ class Made:
 def translate(
     files: Mapping[str, str], environment: Mapping[str, str], only: str | None = None
 ) -> Imported:
-    """The flows of all agents in files, given by name and content, or of one of them. Raises
-    ``UserError`` for a file without any agent, and when there is none of that name."""
+    """Return the flows of all agents in ``files`` (content by name), or only of the agent ``only``.
+    Raises ``UserError`` for a file without any agent, and when there is none of that name."""
     log = Log()
     read_agents = [
         agent
@@ -130,7 +130,7 @@ class _Translation:
         return made
 
     def _is_target(self, group: Group) -> bool:
-        """Whether another agent sends to it."""
+        """Whether another agent sends to the group."""
         return any(self._to(group, origin) in self._hops.targets for origin in group.origins)
 
     def _to(self, group: Group, origin: Origin) -> Receiver:
@@ -164,8 +164,8 @@ class _Translation:
         return list(groups.values())
 
     def _origin(self, part: Part) -> Origin | None:
-        """Findings about a source that gets its events from agents are kept apart until it is known
-        whether these are imported too."""
+        """Translate a source. Findings about one that receives events from agents are kept apart
+        until it is known whether these are imported too."""
         apart = Log() if sources.kind_of(part.type) in RPC else None
         log = self._log if apart is None else apart
         origin = sources.translate(part, log)
@@ -208,8 +208,8 @@ class _Translation:
         behind: Behind,
         before: tuple[Receiver, ...],
     ) -> list[End]:
-        """The sinks of the channels that these sources feed; ``before`` are the sources of other
-        agents through which their events came."""
+        """Return the sinks of the channels that these sources feed; ``before`` are the sources of
+        other agents that the events passed."""
         stream = behind.stream
 
         def resolve(part: Part) -> list[End] | None:
@@ -243,7 +243,7 @@ class _Translation:
     def _behind_hop(
         self, agent: Agent, source: Part, behind: Behind, before: tuple[Receiver, ...]
     ) -> list[End]:
-        """The sinks after a source of another agent, in a branch when filters are on the way."""
+        """Return the sinks after another agent's source, in a branch if filters precede them."""
         beyond = Behind(behind.stream.branched(), [], behind.parts, behind.journals)
         beyond.parts.append(source)
         interceptors.apply(source, beyond.stream, self._log)
@@ -285,7 +285,7 @@ class _Translation:
         behind: Behind,
         journal: Journal,
     ) -> list[Made]:
-        """The flow; or several, where its sources do not go together."""
+        """Return the flow, or several flows when its sources cannot be in one."""
         flow = self._flow(group, sent, behind, journal)
         why = _refusal(flow)
         if why is not None and journal.kafka is not None:
@@ -319,7 +319,7 @@ class _Translation:
         return Made(flow["flow"], f"agent {agent.name} of {agent.file}: {named}{more}", flow)
 
     def _unfed(self, agent: Agent) -> list[Made]:
-        """Channels that no source fills; one in Kafka becomes a flow that reads its topic."""
+        """Report channels that no source fills; return flows that read those in Kafka."""
         fed = {
             name
             for part in agent.parts["sources"].values()
@@ -385,7 +385,7 @@ def _report_filter(part: Part, log: Log) -> None:
 
 
 def _make_distinct(sent: Sequence[Draft]) -> None:
-    """Generated events have the number of their source, and stand-ins a port each."""
+    """Set different numbers for generated events, and different ports for stand-in sources."""
     for seed, draft in enumerate(draft for draft in sent if draft.name == "generate"):
         if seed:
             draft.options.set("seed", seed)
@@ -395,7 +395,7 @@ def _make_distinct(sent: Sequence[Draft]) -> None:
 
 
 def _straighten(behind: Behind) -> None:
-    """A branch that is the only way is none."""
+    """Replace a branch that is the only one, without a condition, by its filters and sinks."""
     while len(behind.ends) == 1 and isinstance(fork := behind.ends[0], Fork):
         (way, *others) = fork.ways
         if others or way.when is not None or way.otherwise:
@@ -405,7 +405,7 @@ def _straighten(behind: Behind) -> None:
 
 
 def _distinct(ends: Iterable[End], log: Log) -> list[End]:
-    """Without sinks that say the same, or write into one directory twice."""
+    """Return the ends without sinks that repeat another one or write into the same directory."""
     kept: dict[str, Draft] = {}
     forks: list[End] = []
     for draft in ends:

@@ -26,10 +26,10 @@ from flumeng_flume.ng.agents import Part
 from flumeng_flume.stream import Stream
 
 BATCH_SECONDS = "batch.seconds"
-"""An option that is the flow's, and is taken out of the sink's where the flow is made."""
+"""An option of the flow among those of the sink; it is moved when the flow is made."""
 _DEFAULT_SECONDS = 30
 _SECONDS_BY_SIZE = 600
-"""Where Flume closes a file by its size alone: flumeng delivers a batch within this time."""
+"""The interval of batches where Flume closes a file by its size alone."""
 _NAMES = Differs("files have names of flumeng, and show when they are whole")
 _OPEN = Needless("files are closed with each batch")
 _WITHOUT_HOST = re.compile(r"(?P<scheme>hdfs|viewfs|file):/(?!/)")
@@ -170,14 +170,16 @@ def _set_path(part: Part, setting: Setting, options: Options, stream: Stream, lo
 
 
 def _as_url(path: str) -> str:
-    """``hdfs:/a`` and ``/a`` name no host, and mean that of Hadoop's configuration."""
+    """Return a path as a URL; ``hdfs:/a`` and ``/a`` name no host, and mean that of Hadoop's
+    configuration."""
     if (bare := _WITHOUT_HOST.match(path)) is not None:
         return f"{bare['scheme']}:///{path[bare.end() :]}"
     return path if "://" in path else "hdfs:///" + path.lstrip("/")
 
 
 def _report_prefix(part: Part, log: Log) -> None:
-    """Files have names of flumeng; a prefix with escapes parts events too, which no name does."""
+    """Report that prefixes are not used; one with escapes also separates events, unlike names of
+    files in flumeng."""
     prefix = part.first("hdfs.filePrefix")
     if prefix is not None and "%" in prefix.value:
         log.missing(
@@ -189,7 +191,7 @@ def _report_prefix(part: Part, log: Log) -> None:
 
 
 def _without_keys(path: str) -> tuple[str, bool]:
-    """The path of a store without the keys to it, and whether there were any."""
+    """Return the path of a store without access keys, and whether there were any."""
     match = re.match(r"(?P<scheme>s3[an]?://)[^/@]+:[^@]*@(?P<rest>.*)", path, re.DOTALL)
     return (match["scheme"] + match["rest"], True) if match else (path, False)
 

@@ -10,7 +10,7 @@ from flumeng_flume.ng.agents import Agent, Part
 
 RPC = ("avro", "thrift")
 Receiver = tuple[str, str, str]
-"""Which source of which agent of which file."""
+"""The names of a file, an agent and a source."""
 
 
 def receiver(agent: Agent, source: Part) -> Receiver:
@@ -18,8 +18,8 @@ def receiver(agent: Agent, source: Part) -> Receiver:
 
 
 class Hops:
-    """Finds where sinks send to. ``reached`` are the sources whose events come from agents that are
-    imported: their sinks are those of the senders' flows."""
+    """Finds the sources to which sinks send. ``reached`` are sources fed by imported agents: their
+    sinks are those of the senders' flows."""
 
     def __init__(self, agents: Sequence[Agent]) -> None:
         self._agents = agents
@@ -30,7 +30,7 @@ class Hops:
         self.targets = frozenset(receiver(*target) for target in targets if target is not None)
 
     def target(self, agent: Agent, part: Part) -> tuple[Agent, Part] | None:
-        """The source of another agent to which a sink sends, if there is exactly one."""
+        """Return the other agent's source to which a sink sends, if there is exactly one."""
         kind, port = sinks.kind_of(part.type), part.get("port")
         if kind not in RPC or not port:
             return None
@@ -52,7 +52,7 @@ class Hops:
         return fitting[0] if len(fitting) == 1 else None
 
     def leave_out(self, sink: Part, agent: Agent, source: Part, log: Log) -> None:
-        """Removes the hop: events that the sink sends to this agent stay in its own flow."""
+        """Leave out a hop: the events that the sink sends to this agent stay in their flow."""
         self.reached.add(receiver(agent, source))
         log.mapped(
             sink.type_location,

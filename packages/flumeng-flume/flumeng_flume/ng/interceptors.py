@@ -1,4 +1,4 @@
-"""The interceptors of Flume NG, as filters."""
+"""Translates the interceptors of Flume NG to filters."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _report_rest(interceptor: Interceptor, log: Log) -> None:
 
 
 def kind_of(type_: str) -> str:
-    """The short name of a type, also of a class of Flume's own."""
+    """Return the short name of a type, also of a class of Flume."""
     match = re.fullmatch(r"org\.apache\.flume\.(?:\w+\.)*(\w+?)Interceptor\$Builder", type_.strip())
     return SHORT.get(match[1].lower(), "") if match else type_.strip().lower()
 
@@ -210,7 +210,7 @@ _JODA = {
 
 
 def strptime(pattern: str) -> str:
-    """A pattern of Joda-Time as one of ``strptime``. Raises ValueError."""
+    """Return a pattern of Joda-Time as one of ``strptime``. Raises ValueError."""
 
     def meant(match: re.Match[str]) -> str:
         if match["quoted"] is not None:

@@ -38,7 +38,7 @@ CONNECTION: Answers = {
 
 
 def brokers(part: Part, options: Options, log: Log) -> bool:
-    """Set the options for reaching brokers; false when none are known."""
+    """Set the options for connecting to brokers; return False when no brokers are known."""
     servers = part.first("kafka.bootstrap.servers", "brokerList", "bootstrap.servers")
     _refuse_flume_format(part, log)
     if (zookeeper := part.first("zookeeperConnect")) is not None:
@@ -121,7 +121,7 @@ def _security(part: Part, options: Options, log: Log) -> None:
 
 
 def _report_others(part: Part, log: Log) -> None:
-    """A channel may say the same for its consumer and its producer."""
+    """Report settings that a channel repeats for its consumer and its producer."""
     for name in ("security.protocol", "sasl.jaas.config", "sasl.mechanism"):
         for prefix in _NAMES:
             setting = part.first(f"kafka.{prefix}{name}")

@@ -1,4 +1,4 @@
-"""The sources of Flume NG to which others send: RPC, netcat, syslog and HTTP."""
+"""The sources of Flume NG that listen: RPC, netcat, syslog and HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flumeng_flume.tls import SERVER_TLS, serve_tls
 
 
 def _listen(default_host: str = "0.0.0.0", *names: str) -> Build:
-    """An address of the properties for host and port."""
+    """Return a builder that sets an address from the properties for host and port."""
     hosts, ports = names or ("bind", "host"), ("port",)
 
     def build(part: Part, options: Options, _stream: Stream, log: Log) -> list[Options]:
@@ -108,7 +108,8 @@ def _syslog(protocol: str) -> Build:
 
 
 def parse_syslog(part: Part, stream: Stream, log: Log) -> None:
-    """Flume takes the fields out of the body, but for those that ``keepFields`` names."""
+    """Parse syslog into columns. As in Flume, the body becomes the message, unless ``keepFields``
+    keeps fields in it."""
     timezone = {"timezone": part.get("timezone")} if part.get("timezone") else {}
     added = ("facility", "severity", "app", "procid", "msgid", "structured", "message")
     try:

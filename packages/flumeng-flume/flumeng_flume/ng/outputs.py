@@ -1,7 +1,7 @@
-"""The sinks of a channel, as sinks of flumeng: Flume gives each event to one of them.
+"""Translates the sinks of a channel, of which Flume gives each event to one.
 
-Several sinks of a channel share its events in Flume, and a sink group says how: they become a group
-of flumeng's. A sink is written by as many tasks as it takes, so that sinks that write the same
+Several sinks of a channel become a group of sinks in flumeng, which follows Flume's sink group if
+there is one. flumeng writes a sink with as many tasks as needed, so sinks that write the same
 become one.
 """
 
@@ -19,12 +19,13 @@ from flumeng_flume.ng.sinks import stand_in
 from flumeng_flume.stream import Stream
 
 Resolve = Callable[[Part], list[End] | None]
-"""The sinks for a sink of Flume: several when it sends to another agent that has several."""
+"""Returns the flumeng sinks for a sink of Flume: several when another agent receives its events."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How sinks share events: ``order`` has the first one first. ``group`` says so, if one does."""
+    """How sinks share events; ``order`` begins with the first one. ``group`` is the sink group that
+    sets this, if any."""
 
     how: str
     order: tuple[Part, ...]
@@ -36,7 +37,7 @@ class Sharing:
 
 
 def of_channel(agent: Agent, channel: str, resolve: Resolve, stream: Stream, log: Log) -> list[End]:
-    """The sinks of flumeng for the events of a channel, behind the filters of ``stream``."""
+    """Return the sinks of flumeng for the events of a channel, after the filters of ``stream``."""
     sinks = [part for part in agent.parts["sinks"].values() if part.get("channel") == channel]
     for part in sinks:
         log.mapped(part.settings["channel"].location, "the flow")
@@ -100,7 +101,7 @@ def _text(drafts: Sequence[End]) -> str:
 
 
 def _targets(alternatives: Sequence[list[End]]) -> Draft | None:
-    """One sink with all targets, when they differ in nothing else."""
+    """Return one sink with all targets; None when the alternatives differ in anything else."""
     singles = [
         end
         for ends in alternatives
@@ -155,7 +156,7 @@ _GROUPS: Mapping[str, str] = {
 
 
 def _of_group(sharing: Sharing, made: Draft | None, log: Log) -> None:
-    """Answer for the properties of a sink group, of which ``made`` has become, if any."""
+    """Map the properties of a sink group; ``made`` is the group that it became, if any."""
     group = sharing.group
     assert group is not None
     if sharing.how not in _GROUPS:
@@ -177,7 +178,7 @@ def _of_group(sharing: Sharing, made: Draft | None, log: Log) -> None:
 
 
 def _of_penalty(setting: Setting, made: Draft | None, log: Log) -> None:
-    """As in Flume the first back-off is a second."""
+    """Set the longest back-off. As in Flume the first one is a second."""
     if made is None:
         log.mapped(setting.location, "nothing to set: flumeng chooses the wait itself")
         return

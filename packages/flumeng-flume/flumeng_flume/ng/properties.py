@@ -27,7 +27,7 @@ class Entry:
 
 
 def read(text: str) -> Iterator[Entry]:
-    """Every entry, in order, also those that a later one replaces."""
+    """Yield every entry in order, including those that a later one replaces."""
     for line, logical in _logical_lines(text.removeprefix("\ufeff")):
         key, value = _split(logical)
         broken = any(

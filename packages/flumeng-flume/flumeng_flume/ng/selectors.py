@@ -1,6 +1,6 @@
 """Channel selectors: they choose the channels for each event of a source.
 
-A multiplexing selector becomes branches: channels that get the same events are one.
+A multiplexing selector becomes branches, one for all channels that get the same events.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLASSES = {
 
 
 def apply(parts: Sequence[Part], channels: Channels, stream: Stream, log: Log) -> list[End]:
-    """The sinks of sources with the same selector. Adds a column that it needs to ``stream``."""
+    """Return the sinks of sources with one selector. Adds a column that it needs to ``stream``."""
     everything = [end for ends in channels.values() for end in ends]
     selectors = [part.under("selector.") for part in parts]
     if not selectors:
@@ -80,7 +80,7 @@ def _in_turns(
 
 
 def _fork(part: Part, settings: Mapping[str, Setting], channels: Channels, stream: Stream) -> Fork:
-    """Branches by the values of a header. Raises ValueError."""
+    """Return branches by the values of a header. Raises ValueError."""
     header = settings["header"].value if "header" in settings else "flume.selector.header"
     column = stream.header(header)
     if column is None:

@@ -34,7 +34,7 @@ Build = Callable[[Part, Options, Stream, Log], Options | None]
 
 @dataclass(frozen=True)
 class Row:
-    """The mapping of a type: ``to`` is a sink of flumeng, ``but`` how that one differs."""
+    """The mapping of a type: ``to`` is a sink of flumeng, ``but`` describes how it differs."""
 
     to: str
     answers: Answers = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Row:
 
 
 def translate(part: Part, stream: Stream, log: Log) -> Draft | None:
-    """None when flumeng has nothing like it. Columns that it needs are added to ``stream``."""
+    """Translate a sink; None if unsupported. Columns that it needs are added to ``stream``."""
     kind = kind_of(part.type)
     row = ROWS.get(kind)
     if row is None:
@@ -74,7 +74,7 @@ def translate(part: Part, stream: Stream, log: Log) -> Draft | None:
 
 
 def stand_in(part: Part, log: Log) -> Draft:
-    """Keeps the events of a sink that flumeng does not have, until a person decides."""
+    """Return a sink ``files`` that keeps an unsupported sink's events until a person decides."""
     draft = Draft("sink", "files", part.type_location)
     draft.options.set("path", f"/var/lib/flumeng/imported/{label(part.agent)}/{label(part.name)}")
     log.missing(part.type_location, f"{draft.options.values['path']} keeps the events meanwhile")

@@ -1,4 +1,4 @@
-"""The row of a table of sources for each type of Flume NG."""
+"""A row in the table of sources, for each type of Flume NG."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Build = Callable[[Part, Options, Stream, Log], list[Options]]
 
 @dataclass(frozen=True)
 class Row:
-    """The mapping of a type: ``to`` is a source of flumeng, ``but`` how that one differs. ``build``
-    has the options that the table gave, and may make several sources of them, or none."""
+    """The mapping of a type: ``to`` is a source of flumeng, ``but`` describes how it differs.
+    ``build`` gets the options of the table, and returns those of one, several or no sources."""
 
     to: str
     answers: Answers = field(default_factory=dict)

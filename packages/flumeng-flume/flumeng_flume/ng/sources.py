@@ -27,7 +27,7 @@ from flumeng_flume.stream import Stream
 
 @dataclass
 class Origin:
-    """A source of Flume: the sources for it, and the filters after them."""
+    """A source of Flume: the sources of flumeng for it, and the filters after them."""
 
     part: Part
     drafts: list[Draft]
@@ -36,8 +36,8 @@ class Origin:
 
 
 def translate(part: Part, log: Log) -> Origin | None:
-    """None when no source can be made of it. A source http stands in for an unknown one, to keep
-    the rest of the flow."""
+    """Translate a source; None when this is impossible. A source http stands in for an unknown
+    type, to keep the rest of the flow."""
     kind = kind_of(part.type)
     row = ROWS.get(kind)
     if row is None:
@@ -74,7 +74,7 @@ def stand_in(part: Part) -> Draft:
 
 
 def kind_of(type_: str) -> str:
-    """The short name of a type that is written with the name of its class."""
+    """Return the short name of a type, also when it is written as a class."""
     return CLASSES.get(type_.strip(), type_.strip()).lower()
 
 

@@ -1,7 +1,7 @@
 """Nodes of Flume OG as flows.
 
 Nodes that send to others are hops that flumeng does not need: the sources run on the hosts of the
-agents, and the sinks are those of the collectors. Agents that read the same and end in the same
+agents, and the sinks are those of the collectors. Agents with equal sources that end in the same
 sinks are one flow; so are agents on the same hosts, with any sources.
 """
 
@@ -50,7 +50,7 @@ AGENTS: Mapping[str, str] = {
     "agentFailChain": "E2E", "autoFailChain": "E2E",
     "logicalSink": "", "rpcSink": "", "thriftSink": "", "avroSink": "",
 }  # fmt: skip
-"""Sinks that send to other nodes, with the reliability that they ask for."""
+"""Sinks that send to other nodes, with the reliability that each asks for."""
 RELIABILITY: Mapping[str, dict[str, str]] = {
     "E2E": {"durability": "disk", "delivery": "at-least-once"},
     "DFO": {"durability": "spill", "delivery": "at-least-once"},
@@ -61,7 +61,7 @@ COLLECTOR_PORT = "35853"
 
 @dataclass
 class _Path:
-    """The stream and sinks of a source."""
+    """The filters of a source, and the sinks that its events reach."""
 
     stream: Stream
     ends: list[End] = field(default_factory=list)
@@ -69,18 +69,18 @@ class _Path:
     seconds: int | None = None
 
     def forked(self) -> _Path:
-        """Another way from here."""
+        """Return a copy without sinks, for another branch."""
         return _Path(self.stream.copied(), [], dict(self.promise), self.seconds)
 
     @property
     def text(self) -> str:
-        """The same for ways that end alike."""
+        """A key that is equal for paths with the same sinks."""
         return repr(segment(self.ends))
 
 
 @dataclass
 class _Agent:
-    """A node with a source of its own."""
+    """A node whose source becomes a source of flumeng."""
 
     node: Node
     file: str
@@ -89,14 +89,14 @@ class _Agent:
 
     @property
     def ends(self) -> str:
-        """The same for agents whose events end alike."""
+        """A key that is equal for agents with the same filters, sinks and durability."""
         path = self.path
         return repr((path.text, path.stream.key, path.promise, path.seconds))
 
 
 def translate(files: Mapping[str, str]) -> Imported:
-    """The flows of all nodes in files, given by name and content. Raises ``UserError`` when there
-    is none, and ``NotReadableError`` for text that is no specification."""
+    """Return the flows of all nodes in ``files`` (content by name). Raises ``UserError`` when there
+    is no node, and ``NotReadableError`` for text that is no specification."""
     statements = [
         (file, statement) for file, text in files.items() for statement in read(file, text)
     ]
@@ -187,7 +187,7 @@ class _Translation:
             _add(path, [draft] if draft else [])
 
     def _fan_out(self, sink: FanOut, name: str, path: _Path, before: tuple[str, ...]) -> None:
-        """Sinks that have filters of their own become branches."""
+        """Add the sinks of a fan-out; those with filters of their own become branches."""
         ways: list[Way] = []
         for member in sink.sinks:
             other = path.forked()
@@ -239,7 +239,7 @@ class _Translation:
         self._first_of(ends, path, self._location(name), "a sink for when another fails")
 
     def _first_of(self, ways: Sequence[_Path], path: _Path, location: Location, what: str) -> None:
-        """Add the first of several ways that is not away."""
+        """Add a failover group of the alternatives, or the first one if they cannot be grouped."""
         first = ways[0]
         path.stream, path.seconds = first.stream, first.seconds
         group: Sequence[End] = first.ends
@@ -289,7 +289,7 @@ class _Translation:
         self._first_of(ends, path, location, "collectors with different sinks")
 
     def _targets(self, call: Call, name: str) -> list[str]:
-        """The nodes to which a sink sends, in the order in which they are tried."""
+        """Return the nodes to which a sink sends, in the order of attempts."""
         if call.name == "logicalSink":
             return [call.text(0)] if call.text(0) in self._nodes else []
         if call.name.startswith("auto"):
@@ -327,7 +327,7 @@ class _Translation:
         return [name for name in named if _port(self._nodes[name][1].source) == port][:1]
 
     def _grouped(self, agents: Sequence[_Agent]) -> Iterable[list[_Agent]]:
-        """Agents of one flow: they end alike, and their sources run on the same hosts."""
+        """Group agents into flows: they end alike, and have the same hosts or equal sources."""
         same: dict[tuple[str, str, str], list[_Agent]] = {}
         for agent in agents:
             key = (agent.ends, agent.node.flow, repr(agent.source.to_yaml()))
@@ -393,7 +393,7 @@ def _strength(promise: Mapping[str, str]) -> int:
 
 
 def _addresses(call: Call) -> list[str]:
-    """Where a sink sends to, as host:port."""
+    """Return the addresses to which a sink sends, as host:port."""
     if not call.args or call.name == "logicalSink" or call.name.startswith("auto"):
         return []
     if call.name.endswith("Chain"):
@@ -420,7 +420,7 @@ def _prefix(names: Sequence[str]) -> str:
 
 
 def _common(names: Sequence[str]) -> str:
-    """The common beginning of several nodes' names, if that is a name."""
+    """Return the common beginning of node names, or the first name when it is too short."""
     if len(names) == 1:
         return names[0]
     shared = re.sub(r"[\d._-]+$", "", _prefix(names))

@@ -12,7 +12,7 @@
     call      = name [ "(" [ value { "," value } ] ")" ]
     value     = text | number | "true" | "false" | call | name "=" value
 
-Lines of the shell (``config``, ``map`` and others, also behind ``exec`` and ``submit``) may stand
+Lines of the shell (``config``, ``map`` and others, also after ``exec`` and ``submit``) may stand
 between nodes.
 """
 
@@ -55,7 +55,7 @@ _BODY = re.compile(r"(?:[^;\"/#]|\"(?:[^\"\\]|\\.)*\"|//[^\n]*|#[^\n]*|/\*.*?\*/
 
 
 def read(file: str, text: str) -> list[Statement]:
-    """All statements of a file. Raises ``NotReadableError`` with the problems of each node."""
+    """Return all statements of a file. Raises ``NotReadableError`` with all problems."""
     statements: list[Statement] = []
     problems: list[SyntaxProblem] = []
     lines, offset = Lines(text), 0
@@ -92,7 +92,7 @@ def _after(text: str, offset: int) -> int:
 
 
 def _shell_words(text: str, offset: int, lines: Lines) -> tuple[list[tuple[str, At]], int]:
-    """The words of a command, up to the end of its line or a semicolon."""
+    """Return the words of a command up to the line's end or a semicolon, and their end."""
     words: list[tuple[str, At]] = []
     while offset < len(text) and text[offset] not in ";\n\r":
         match = _SHELL_WORD.match(text, offset)
@@ -219,7 +219,7 @@ class _Parser:
         return call
 
     def _braced(self) -> Sink:
-        """The content of braces: a decorator and its sink, or only a sink."""
+        """Parse the content of braces: a decorator and its sink, or only a sink."""
         sink = self._sink()
         if self._takes("=>"):
             if not isinstance(sink, Call):

@@ -29,7 +29,7 @@ Build = Callable[[Call, Stream, Location, Log], dict[str, Any]]
 
 
 def translate(call: Call, location: Location, stream: Stream, log: Log) -> Draft | None:
-    """None when nothing valid could be made of it; an unknown sink becomes files."""
+    """Translate a sink; None when the result is invalid. An unknown sink becomes files."""
     row = ROWS.get(call.name)
     if row is None:
         node = location.subject.partition(":")[0]
@@ -55,7 +55,7 @@ def translate(call: Call, location: Location, stream: Stream, log: Log) -> Draft
 
 
 def forward(targets: list[str], location: Location, log: Log) -> Draft:
-    """To nodes that are not imported with this one."""
+    """Return a sink that sends to nodes that are not imported with this one."""
     log.differs(
         location,
         f"no node here receives it: sink tcp to {', '.join(targets)}, framing length-prefixed, for "
@@ -116,7 +116,7 @@ def _collector(call: Call, stream: Stream, location: Location, log: Log) -> dict
 
 
 def _dfs(number: int) -> Build:
-    """``number`` is the argument with the format."""
+    """Return a builder for a sink like dfs; argument ``number`` is the format."""
 
     def build(call: Call, stream: Stream, location: Location, log: Log) -> dict[str, Any]:
         path = _directory(call.text(0), stream, location, log)

@@ -19,11 +19,11 @@ HOPS = {
 """Sources that get events from other nodes, with their default ports."""
 
 Build = Callable[[Call, Stream, Location, Log], dict[str, Any] | str]
-"""The options of flumeng's source; or why there is none."""
+"""Returns the options of flumeng's source, or a text with the reason why there is none."""
 
 
 def translate(call: Call, location: Location, stream: Stream, log: Log) -> Draft | None:
-    """None for a node without a source. A source http stands in for an unknown one."""
+    """Translate a source; None if the node has none. A source http stands in for an unknown one."""
     if call.name == "null":
         log.mapped(location, "nothing to set: a node without a source")
         return None
@@ -56,7 +56,7 @@ def _draft(name: str, options: dict[str, Any], location: Location) -> Draft:
 
 
 def listening(call: Call, location: Location, log: Log) -> Draft:
-    """For a node that gets events from others that are not imported with it."""
+    """Return a source for a node that receives from nodes that are not imported with it."""
     number = call.text(0) or str(HOPS[call.name] or 35853)
     log.differs(
         location,

@@ -1,4 +1,4 @@
-"""The words of a specification, with the position of each."""
+"""Splits a specification into tokens, with the position of each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SyntaxProblem(Exception):  # noqa: N818  reported as a problem
 
 
 class Lines:
-    """Finds the line and column of an offset in a text."""
+    """The lines of a text, to find the line and column of an offset."""
 
     def __init__(self, text: str, first: At = At(1, 1)) -> None:  # noqa: B008  frozen
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
@@ -60,7 +60,7 @@ class Lines:
 
 
 def tokens(text: str, first: At) -> Iterator[Token]:
-    """The words of a text that begins at ``first``, and last one for its end. Raises
+    """Yield the tokens of a text that begins at ``first``; the last one is its end. Raises
     ``SyntaxProblem``."""
     lines, offset = Lines(text, first), 0
     while offset < len(text):

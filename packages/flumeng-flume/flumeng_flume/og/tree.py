@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class At:
-    """A place in a file; both from 1."""
+    """A position in a file; line and column count from 1."""
 
     line: int
     column: int
@@ -24,7 +24,7 @@ class Call:
     at: At = field(default=At(1, 1), compare=False)
 
     def text(self, number: int, otherwise: str = "") -> str:
-        """That argument as it is written, without quotes."""
+        """Return an argument as written, without quotes; ``otherwise`` when it is missing."""
         if number >= len(self.args):
             return otherwise
         value = self.args[number]
@@ -45,7 +45,7 @@ class FanOut:
 
 @dataclass(frozen=True)
 class Failover:
-    """``< a ? b >``: the second sink is for when the first one fails."""
+    """``< a ? b >``: the second sink gets the events when the first one fails."""
 
     sinks: tuple[Sink, ...]
 
@@ -91,7 +91,7 @@ class OnHost:
 
 @dataclass(frozen=True)
 class Passed:
-    """A command of the shell that says nothing about flows."""
+    """A command of the shell that does not concern flows."""
 
     words: tuple[str, ...]
     at: At
