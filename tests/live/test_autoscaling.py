@@ -16,6 +16,8 @@ from tests.live.one_host import Standalone
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 QUICK = Path(__file__).with_name("quick_scaling")
 MESSAGES = 400_000
 FLOW = """
@@ -60,7 +62,7 @@ def test_burst_beyond_one_task_gets_a_second_task(
         shown = host.command("flow", "show", "orders")
         assert "collect tasks, 1 to 2: 2\n" in shown
         (line,) = (line for line in shown.splitlines() if "\tout\t1 -> 2\t" in line)
-        assert "events that wait is" in line
+        assert "waiting events is" in line
         assert "a task takes" in line
         wait_for(lambda: counted(host) == ["collect.0", "collect.1"], "what both count")
     finally:

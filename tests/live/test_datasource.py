@@ -348,7 +348,7 @@ def test_second_reader_of_a_cursor_and_removed_cursor_are_reported(
         ({"flow": "wbe"}, 'there is no flow "wbe"'),
         ({"flow": "web", "cursor": "main"}, "take another name"),
         ({"flow": "web", "cursr": "x"}, 'no option "cursr"'),
-        ({"flow": "web", "cursor": "web"}, "there is a flow web"),
+        ({"flow": "web", "cursor": "web"}, "a flow is named web"),
     ],
 )
 def test_unreadable_source_is_reported(

@@ -17,6 +17,8 @@ from tests.live.one_host import Standalone
 from tests.live.receiver import Receiver, Reply
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 TEXT = """
 flow: web
 sources: [tcp: {{listen: "127.0.0.1:{port}"}}]

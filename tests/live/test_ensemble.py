@@ -37,6 +37,8 @@ from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from tests.testkit.zookeeper import Proxy, RealEnsemble, proxied
 from zkschema import paths, records
 
+pytestmark = pytest.mark.long
+
 SESSION_SECONDS = 4.0
 AWAY_SECONDS = float(os.environ.get("FLUMENG_MASTERS_AWAY_SECONDS", "3"))
 SEND_EVERY_SECONDS = 0.02

@@ -245,7 +245,7 @@ def test_syslog_after_json_keeps_the_parse_error_of_json(frame: Frames) -> None:
         (Parse("json", schema="INT"), "not a list of columns"),
         (Parse("json", schema="body STRING"), "column body exists already"),
         (Parse("json", schema="ts STRING"), "ts is an event column"),
-        (Parse("regex", "(?P<host>.)"), "column host already"),
+        (Parse("regex", "(?P<host>.)"), "column host exists already"),
         (Parse("regex", "(?P<a>.)("), "parse:"),
     ],
 )

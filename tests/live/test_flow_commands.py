@@ -13,6 +13,8 @@ import pytest
 from tests.live.one_host import Standalone
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def patient(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalone]:

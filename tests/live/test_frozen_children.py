@@ -12,6 +12,8 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
+
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -30,6 +32,8 @@ from tests.live.chaos import (
 from tests.testkit.daemons import module_of
 from tests.testkit.waiting import wait_for
 from zkschema import paths
+
+pytestmark = pytest.mark.long
 
 EVENTS = 2_000
 SILENT_SECONDS = 6.0

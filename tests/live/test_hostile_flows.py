@@ -22,6 +22,8 @@ from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 from zkschema.records import TaskStatus
 
+pytestmark = pytest.mark.long
+
 FLUMENG = Path(sys.executable).with_name("flumeng")
 TASK = "bad/collect.0"
 TEXT = """flow: {name}

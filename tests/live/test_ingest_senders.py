@@ -21,6 +21,8 @@ from flumeng.connectors.network.server_tls import canonical
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
 from tests.unit.connectors.authority import Authority, fingerprint
 
+pytestmark = pytest.mark.long
+
 HALF_OPEN = 10_000
 GOOD = 5
 SERVED_SECONDS = 30.0

@@ -174,7 +174,7 @@ def _send(name: str, place: tuple[str, int], context: ssl.SSLContext, line: str)
         ({"certificate": "me.csr"}, "not a PEM certificate and its key"),
         ({"key": "me.key"}, "key values mismatch"),
         ({"key": "locked.key"}, "not a PEM certificate and its key without a password"),
-        ({"client_ca": "me.key"}, "{}/me.key holds no certificates in PEM"),
+        ({"client_ca": "me.key"}, "{}/me.key contains no PEM certificates"),
     ],
 )
 def test_invalid_tls_files_fail_that_task_alone(

@@ -34,6 +34,8 @@ from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
+pytestmark = pytest.mark.long
+
 TOPIC = "orders"
 PATIENCE_SECONDS = 90.0
 CHECKPOINTS = (

@@ -39,6 +39,8 @@ from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Flow, Partition, Partitions, Plan, PlannedTask
 
+pytestmark = pytest.mark.long
+
 TASK = "web/discover.0"
 SPEC = """
 flow: web

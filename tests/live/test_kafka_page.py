@@ -11,11 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pytest
 from confluent_kafka import Producer
 
 from tests.live.one_host import FLUMENG
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.waiting import wait_for
+
+pytestmark = pytest.mark.long
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 MESSAGES = 1_000

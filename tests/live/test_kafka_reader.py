@@ -28,6 +28,8 @@ from tests.live.own_server import need_own
 from tests.testkit.servers.kafka import PASSWORD, USER, RealKafka
 from tests.testkit.servers.tls import Authority
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def topic(kafka: RealKafka) -> str:

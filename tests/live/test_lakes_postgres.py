@@ -55,7 +55,7 @@ def test_killed_and_frozen_catalog_takes_each_batch_once(
     commit(2)
     monkeypatch.setattr(tables, "ANSWER_SECONDS", 3.0)
     server.freeze()
-    with pytest.raises(UnavailableError, match="did not answer within 3 s"):
+    with pytest.raises(UnavailableError, match="did not respond within 3 s"):
         commit(3)
     server.thaw()
     monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)

@@ -40,6 +40,8 @@ from tests.testkit.servers.s3 import RealS3, build
 from tests.testkit.waiting import wait_while_changing
 from zkschema import paths
 
+pytestmark = pytest.mark.long
+
 OBJECTS = int(os.environ.get("FLUMENG_OBJECTS", "1000"))
 LONG = chaos_seconds() > 0
 SECONDS = 0.8 * chaos_seconds() if LONG else 12.0

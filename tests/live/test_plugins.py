@@ -30,6 +30,8 @@ from tests.testkit.daemons import module_of
 from tests.testkit.spark_cluster import StandaloneCluster
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 TOP = Path(__file__).parents[2]
 PARTS = (".", "packages/flumeng-testkit", "examples/plugin")
 ROWS = 3000

@@ -39,6 +39,8 @@ from tests.testkit.servers import maven
 from tests.testkit.servers.postgres import RealPostgres
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 SECONDS = 25.0
 WRITERS = 4
 OPEN_SECONDS = 0.8

@@ -42,6 +42,8 @@ from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 from zkschema.records import Push
 
+pytestmark = pytest.mark.long
+
 NAMES = ("fra", "lon", "nyc", "sin", "syd")
 WAVES = {"canary": ("fra",), "second": ("lon", "nyc"), "rest": ("sin", "syd")}
 FAR_SECONDS, NEAR_SECONDS = 0.15, 0.01

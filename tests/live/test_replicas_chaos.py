@@ -44,7 +44,10 @@ sinks: [{{files: {{path: "{lake}"}}}}]
 
 ENCRYPTED = "journal: {encryption: {key: '${secret:journal}'}}"
 
-pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip"),
+]
 
 
 class Sender(threading.Thread):

@@ -19,7 +19,10 @@ from tests.live.test_replicas_takeover import Web
 from tests.testkit.certificates import Certificates
 from tests.testkit.waiting import wait_for
 
-pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip"),
+]
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from tests.live.chaos import Cluster
 from tests.testkit.daemons import start_logged
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "correct-horse/battery+staple 7"
 FLUMENG = Path(sys.executable).with_name("flumeng")
 FLOW = """

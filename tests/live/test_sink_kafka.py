@@ -32,6 +32,8 @@ from tests.testkit.collector import TASK
 from tests.testkit.servers.kafka import PASSWORD, USER, RealKafka
 from tests.testkit.servers.tls import Authority
 
+pytestmark = pytest.mark.long
+
 ATTRS = pa.map_(pa.string(), pa.string())
 
 

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
+
 JOB = Path(__file__).parents[2] / "scripts" / "sites_job.py"
 
 

@@ -34,6 +34,8 @@ from tests.testkit.servers.elasticsearch import RealElasticsearch
 from tests.testkit.spark_cluster import StandaloneCluster
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 REQUIREMENTS = Path("conf/spark/executors.txt")
 EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "40000"))
 FLOW_TEXT = """

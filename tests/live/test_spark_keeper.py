@@ -22,6 +22,8 @@ from flumeng.platform.processes import PYTHON
 from tests.testkit.daemons import is_alive
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 FLOW = """\
 flow: web
 sources: [{syslog: {listen: "127.0.0.1:0"}}]

@@ -23,6 +23,8 @@ from tests.live.sql_polling import Polling
 from tests.testkit.servers.postgres import RealPostgres
 from tests.testkit.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 WRITERS = 6
 WRITING_SECONDS = 6.0
 LONGEST_SECONDS = 1.5

@@ -22,6 +22,8 @@ from tests.testkit.store import RealZooKeeper
 from tests.testkit.waiting import wait_for
 from zkschema import table
 
+pytestmark = pytest.mark.long
+
 TOP = Path(__file__).parents[2]
 FLOW = """
 flow: {name}

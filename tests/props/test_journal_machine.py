@@ -308,7 +308,7 @@ class SpillMachine(JournalMachine):
         self.closed = True
 
     def fail_a_sync(self) -> None:
-        """Not a rule here: test_journal_limits has failures of syncs, which another thread makes."""
+        """Not a rule here: test_journal_limits has failing syncs, which another thread makes."""
 
 
 HEAD = struct.Struct("<4sxBxxIIII")
