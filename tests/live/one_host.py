@@ -4,6 +4,7 @@ does."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -136,6 +137,8 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
 
 
 def delivered(lake: Path) -> list[str]:
-    """The published files of a lake."""
-    found = lake.glob("**/*.parquet")
-    return [str(file) for file in found if "_flumeng" not in file.parts]
+    """The published files of a lake. Directories of unfinished batches may go meanwhile."""
+    found = (Path(folder) / name for folder, _, names in os.walk(lake) for name in names)
+    return [
+        str(file) for file in found if file.suffix == ".parquet" and "_flumeng" not in file.parts
+    ]

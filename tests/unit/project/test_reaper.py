@@ -41,6 +41,8 @@ def test_run_that_ends_leaves_no_process(tmp_path: Path, end: signal.Signals | N
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # A shell starts what runs in the background with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no threads here
     ) as run:
         started = number_in(file)
         if end is not None:
