@@ -250,9 +250,10 @@ def _of_site(
     entries = history.entries
     try:
         are_all = len(entries) == site_state.push_of(history.copy).next_entry
-        taken = rollback.of_pushes(entries, undone)
         if to:
             taken = rollback.after_push(entries, to, are_all=are_all)
+        else:
+            taken = rollback.of_pushes(entries, undone)
         rollback.expect_readable(history.copy, entries, taken)
         return plans.plan_undo(name, taken, history.copy, policy=policy)
     except FlumengError as error:

@@ -36,6 +36,23 @@ def server(tmp_path: Path) -> Iterator[RealZooKeeper]:
     server.kill()
 
 
+def test_credentials_added_while_reads_are_under_way_get_their_own_answers(
+    server: RealZooKeeper,
+) -> None:
+    """ZooKeeper answers an added credential before the reads that came before it."""
+    store = connect(f"{server.address}/c")
+    tree.init(store)
+    client = store._client
+    for number in range(50):
+        reads = [client.get_async("/flows") for _ in range(100)]
+        added = client.add_auth_async("digest", f"user{number}:password")
+        more = [client.get_async("/flows") for _ in range(100)]
+        assert added.get(timeout=CALL_SECONDS) is True
+        assert {read.get(timeout=CALL_SECONDS)[0] for read in (*reads, *more)} == {b""}
+    assert store.connected
+    store.close()
+
+
 def test_watches_and_writes_work_again_after_the_server_was_killed(server: RealZooKeeper) -> None:
     store = connect(f"{server.address}/c")
     tree.init(store)

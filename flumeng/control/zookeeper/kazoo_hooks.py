@@ -33,6 +33,8 @@ def require(client: KazooClient) -> None:
     missing += [f"handler.{name}" for name in OF_HANDLER if not hasattr(client.handler, name)]
     if not hasattr(connection, "_socket"):
         missing.append("connection._socket")
+    if not hasattr(client, "_pending"):
+        missing.append("client._pending")
     if missing:
         raise UserError(f"{_unsupported()}: it has no {missing[0]}")
 

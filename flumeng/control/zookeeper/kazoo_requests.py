@@ -1,6 +1,6 @@
-"""Requests of ZooKeeper 3.6 that kazoo lacks: multi-reads, and persistent recursive watches. Opcode
-22 is a ``MultiHeader`` of reads that fail independently, opcode 106 an ``AddWatchRequest``. The
-server drops watches when the connection ends."""
+"""Requests of ZooKeeper 3.6 that kazoo lacks, multi-reads and persistent recursive watches, and
+answers that it mismatches. Opcode 22 is a ``MultiHeader`` of reads that fail independently; opcode
+106 an ``AddWatchRequest``. The server drops watches when the connection ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, KazooException
+from kazoo.protocol.connection import AUTH_XID
 from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import (
     GetChildren,
@@ -114,6 +115,26 @@ def hear_events(client: KazooClient, enqueue: Callable[[str], None]) -> None:
         original(buffer, offset)
 
     connection._read_watch_event = read_watch_event
+
+
+def match_auth_answers(client: KazooClient) -> None:
+    """Give the answer of an added credential to its own request. The server answers it before
+    earlier requests, but kazoo takes the oldest pending request for it, and then its thread ends.
+    """
+    connection = client._connection
+    original = connection._read_header
+
+    def read_header(timeout: float) -> tuple[Any, bytes, int]:
+        header, buffer, offset = original(timeout)
+        if header.xid == AUTH_XID:
+            pending = client._pending
+            asked = next((request for request in pending if request[2] == AUTH_XID), None)
+            if asked is not None:  # none while a connection is made
+                pending.remove(asked)
+                pending.appendleft(asked)
+        return header, buffer, offset
+
+    connection._read_header = read_header
 
 
 def watch_async(client: KazooClient, path: str) -> Any:

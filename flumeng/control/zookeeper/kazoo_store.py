@@ -162,6 +162,7 @@ class ZooKeeperStore:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
         kazoo_hooks.require(self._client)
         kazoo_requests.hear_events(self._client, self._on_event)
+        kazoo_requests.match_auth_answers(self._client)
         lease.observe(self._client, self._lease)
         lost_history.observe(self._client)
         self._client.add_listener(self._on_state)
