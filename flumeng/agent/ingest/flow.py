@@ -267,8 +267,8 @@ class FlowRunner:
             self._deliveries = Deliveries(self._awaits)
         if self._appender is not None:
             self._appender.set_group(spec.journal.group_seconds, spec.journal.group_bytes)
-        anew = self._tried is not None and self._tried.epoch != task.epoch
-        kept = [] if anew else components
+        reassigned = self._tried is not None and self._tried.epoch != task.epoch
+        kept = [] if reassigned else components
         await self._stop([source for source in self._sources if source.component not in kept])
         running = [source.component for source in self._sources]
         for component in components:

@@ -318,7 +318,7 @@ class JournalStore:
             except JournalFailedError:
                 raise
             except CorruptError as error:
-                self._begin_anew(name, ended, error)
+                self._replace_damaged(name, ended, error)
         except (FlumengError, OSError) as error:
             log.error("journal %s is not given up: %s", name, error)
 
@@ -343,7 +343,7 @@ class JournalStore:
         elif journal.damaged:
             raise CorruptError(journal.damaged)
 
-    def _begin_anew(self, name: str, ended: Ended, error: CorruptError) -> None:
+    def _replace_damaged(self, name: str, ended: Ended, error: CorruptError) -> None:
         """Set aside a damaged replica; a new one gets needed source state from the other node."""
         journal = self.journals.get(name)
         if journal is not None and journal.next_seq == ended.end:

@@ -245,7 +245,7 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
     for name in names:
         if name not in registered:
             existing = partitions.of_flows(store, [flow])[flow]
-            hint = nearest(name, existing) if existing else "it has none"
+            hint = nearest(name, existing) if existing else "it has no partitions"
             raise UserError(f'flow {flow} has no partition "{name}"; {hint}')
     moves = []
     acks = found_by_name(store, lambda name: partitions.ack_path(flow, name), names)

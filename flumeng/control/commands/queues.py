@@ -33,7 +33,7 @@ def _failed(store: Store, flow: str, names: Collection[str]) -> dict[str, Versio
     requested = sorted(names) if names else there
     for name in requested:
         if name not in there:
-            hint = nearest(name, there) if there else "it has none"
+            hint = nearest(name, there) if there else "none of its items failed"
             raise UserError(f'flow {flow} has no failed item "{name}"; {hint}')
     failures = store.read_each([paths.queue_failure(flow, name) for name in requested])
     read = dict(zip(requested, map(readable, failures), strict=True))

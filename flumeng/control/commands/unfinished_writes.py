@@ -82,7 +82,7 @@ def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[Decided
     batches = {batch.task: batch for batch in decided_batches(store, flow)}
     (intent,) = store.read_each([paths.intent(flow, task)]) if task in batches else (None,)
     if intent is None:
-        hint = nearest(task, batches) if batches else "it has none"
+        hint = nearest(task, batches) if batches else "it has no decided batches"
         raise UserError(f'flow {flow} has no decided batch of task "{task}"; {hint}')
     if batches[task].newer:
         raise ConflictError(

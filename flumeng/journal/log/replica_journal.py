@@ -241,7 +241,7 @@ class ReplicaJournal(Journal):
         term, parent = self.term, self._directory.parent
         replica = replace(self.replica, lineage=lineage, checkpoint=floor)
         self.remove()
-        anew = ReplicaJournal.make(
+        recreated = ReplicaJournal.make(
             parent,
             self.id,
             replica,
@@ -252,8 +252,8 @@ class ReplicaJournal(Journal):
             limits=self.limits,
             disk=self._disk,
         )
-        anew.cipher = self.cipher
-        return anew
+        recreated.cipher = self.cipher
+        return recreated
 
     def set_aside(self) -> Path:
         """Close without a write, rename the directory and return its path. Raises OSError."""

@@ -37,7 +37,7 @@ class Broker:
 
 
 class ModelFinder:
-    """See ``Finder``: the partitions of one flow's topic. One that is recreated is read at once."""
+    """See ``Finder``: the partitions of one flow's topic. A recreated topic is read at once."""
 
     def __init__(self, broker: Broker, flow: str) -> None:
         self._broker = broker

@@ -94,7 +94,7 @@ def test_connections_over_their_number_are_closed_and_counted() -> None:
 
 
 def test_idle_connection_is_closed_after_its_unfinished_line_is_taken() -> None:
-    """One that sends a byte now and then stays, however slow it is."""
+    """A sender that sends a byte now and then stays connected, however slow it is."""
 
     async def test() -> None:
         received = Received()

@@ -261,7 +261,7 @@ def test_retried_item_is_done_once(queue: Queue) -> None:
 
 def test_only_failed_items_are_retried_or_skipped(queue: Queue) -> None:
     queue.finder().find(Before())
-    with pytest.raises(UserError, match=r'no failed item "0.7"; it has none'):
+    with pytest.raises(UserError, match=r'no failed item "0.7"; none of its items failed'):
         decide(Operator(queue.store, *BY), "web", ["0.7"], "retry")
     queue.fail("bad")
     with pytest.raises(UserError, match=r'no failed item "0.7"; did you mean "0.0"'):
@@ -313,7 +313,7 @@ def test_acked_objects_are_kept_moved_or_deleted_as_configured(
 
 
 def test_look_takes_a_bounded_time_for_any_number_of_done_items(queue: Queue) -> None:
-    """One that takes two minutes is taken for one that hangs."""
+    """A look that takes two minutes counts as hanging."""
     now, tick = 0.0, 0.0
 
     def clock() -> float:

@@ -1,6 +1,6 @@
 """Lines of the test suites of other syslog readers: ours agrees, or docs/parsing.md says why not.
 
-A case names the fields that the other reader finds. One that ``differs`` names a class of
+A case names the fields that the other reader finds. A case that ``differs`` names a class of
 difference and the fields that are ours; it must really differ, so that the table stays true.
 """
 
