@@ -57,7 +57,10 @@ class Commits:
             except UNREACHED as error:
                 if root not in spare:
                     raise
-                log.warning("%s/%s continues without %s: %s", self._flow, self._task, root, error)
+                log.warning(
+                    "task %s/%s runs although the sink's directory %s is unreachable: %s",
+                    *(self._flow, self._task, root, error),
+                )
                 continue
             staged += [below(root, STAGING, name) for name in names if _partition(name) in mine]
         return staged
@@ -138,7 +141,10 @@ class Commits:
             try:
                 self._remove(directory)
             except UNREACHED as error:
-                log.warning("%s/%s leaves %s behind: %s", self._flow, self._task, directory, error)
+                log.warning(
+                    "task %s/%s cannot delete the staging directory %s, a later owner will: %s",
+                    *(self._flow, self._task, directory, error),
+                )
 
     def _finish(self, path: Path, record: Commit) -> None:
         missing = self._rename(record.files)
@@ -153,7 +159,7 @@ class Commits:
         try:
             self._store.remove(path, ANY)
         except ConflictError:
-            log.info("%s was also finished by another owner", path)
+            log.info("commit %s was finished by another owner as well, which is harmless", path)
         self._remove(*record.staging)
 
     def _rename(self, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

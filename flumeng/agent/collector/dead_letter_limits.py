@@ -56,11 +56,13 @@ class DeadLetterLimits:
                 try:
                     self.apply(spec)
                 except UserError as error:
-                    log.info("the dead letters of flow %s are not limited: %s", flow, error)
+                    log.info("cannot apply the limits of dead letters of flow %s: %s", flow, error)
                 except FlumengError as error:
-                    log.warning("the dead letters of flow %s are not limited: %s", flow, error)
+                    log.warning(
+                        "cannot apply the limits of dead letters of flow %s: %s", flow, error
+                    )
                 except Exception:  # a fault here harms no events
-                    log.exception("the dead letters of flow %s are not limited", flow)
+                    log.exception("cannot apply the limits of dead letters of flow %s", flow)
 
     def apply(self, spec: FlowSpec) -> int:
         """Delete files over the limits and return their number. Raises CorruptError, UserError,

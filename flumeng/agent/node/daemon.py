@@ -469,7 +469,7 @@ class Node:
             try:
                 self._home.keep_known(file, names)
             except OSError as error:
-                log.warning("cannot save the known names in %s: %s", file, error)
+                log.warning("cannot save the names of flows and journals in %s: %s", file, error)
         return names
 
     def _refresh(self) -> None:
@@ -517,7 +517,9 @@ class Node:
         try:
             self._home.keep(assigned)
         except OSError as error:
-            log.warning("cannot save the assignment for a start without ZooKeeper: %s", error)
+            log.warning(
+                "cannot save the assignment, which a start without ZooKeeper needs: %s", error
+            )
         else:
             self._kept = assigned
 

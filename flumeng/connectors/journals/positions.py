@@ -226,7 +226,7 @@ class PositionWatcher(WatchedEnds[Reach]):
 
     def _on_away(self, server: _Server, why: str) -> None:
         if not server.failures:
-            log.warning("journals wait: %s", why)
+            log.warning("no events are read from the journals of a server: %s", why)
         server.failures += 1
         self._missing |= server.names
         self._lose(server.names)

@@ -132,7 +132,8 @@ class Streams:
             greediest = max(self.connections, key=lambda connection: connection.held_bytes)
             self.reception.context.counters.overfull += 1
             log.warning(
-                "unfinished messages take %d bytes; closing %s", self.held_bytes, greediest.peer
+                "unfinished messages take %d bytes: closing the connection of %s, which has most",
+                *(self.held_bytes, greediest.peer),
             )
             greediest.abort()
 

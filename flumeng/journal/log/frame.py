@@ -249,7 +249,9 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
         message = pa.ipc.read_message(frame.slice(header.message_offset, header.message_bytes))
         unpacked = unpacked_bytes(message)
         if unpacked > MAX_UNPACKED_BYTES:
-            raise BadFrameError(f"the events unpack to {unpacked} bytes, more than any frame's")
+            raise BadFrameError(
+                f"the events unpack to {unpacked} bytes, more than a frame may have"
+            )
         batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
         if batch.num_rows != header.count:
             raise BadFrameError(f"{batch.num_rows} rows, the header says {header.count}")

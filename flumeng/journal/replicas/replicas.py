@@ -87,9 +87,14 @@ class Replicas:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
             aside = set_aside(path)
-            log.error("replica %s is recreated; the old one is %s: %s", path.name, aside, error)
+            log.error(
+                "replica %s is damaged and will be recreated; it is kept as %s: %s",
+                path.name,
+                aside,
+                error,
+            )
         except FlumengError as error:
-            log.error("replica %s is not used: %s", path.name, error)
+            log.error("cannot open replica %s, which is ignored: %s", path.name, error)
         else:
             self._stored.add(path.name)
 
@@ -174,7 +179,10 @@ class Replicas:
                 self._stored.discard(name)
                 self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
             log.error(
-                "replica %s is recreated; the old one is %s: %s", name, aside, journal.damaged
+                "replica %s is damaged and will be recreated; it is kept as %s: %s",
+                name,
+                aside,
+                journal.damaged,
             )
 
     def drop(self, name: str) -> None:
@@ -184,7 +192,7 @@ class Replicas:
         self.forget(name)
         if journal is not None:
             journal.remove()
-        log.info("replica %s is removed", name)
+        log.info("replica %s is deleted: this node no longer holds it", name)
 
     # Sending, for the protocol.
 

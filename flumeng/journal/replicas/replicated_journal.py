@@ -242,7 +242,9 @@ class ReplicatedJournal(DelegatedLog):
             yield from windows
         except CorruptError as error:
             if not self.leads:
-                raise NotServedError(f"journal {self.id}: read another replica") from error
+                raise NotServedError(
+                    f"journal {self.id}: this replica is damaged, read another"
+                ) from error
             if isinstance(error, DataLossError):
                 raise
             self.mark_damaged(str(error))
