@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.control.zookeeper.kazoo_store import CALL_SECONDS, connect
+from flumeng.control.zookeeper.kazoo_store import CALL_SECONDS, ZooKeeperStore, connect
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.testkit.links import Links
 from tests.testkit.store import RealZooKeeper
@@ -42,6 +42,7 @@ def test_credentials_added_while_reads_are_under_way_get_their_own_answers(
     """ZooKeeper answers an added credential before the reads that came before it."""
     store = connect(f"{server.address}/c")
     tree.init(store)
+    assert isinstance(store, ZooKeeperStore)
     client = store._client
     for number in range(50):
         reads = [client.get_async("/flows") for _ in range(100)]
