@@ -95,6 +95,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     host.receiver.server_close()
 
 
+@pytest.mark.long
 def test_sinks_have_the_events_at_the_moment_of_the_answer(host: Host) -> None:
     """Many at once, of several events each."""
     seconds: list[float] = []

@@ -134,6 +134,7 @@ def target(
     server.stop()
 
 
+@pytest.mark.long
 def test_every_accepted_event_is_in_the_lake_exactly_once(
     target: Target, cluster: Cluster, tmp_path: Path
 ) -> None:

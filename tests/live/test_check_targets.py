@@ -112,6 +112,7 @@ def sql(postgres: RealPostgres, table: str, host: str = "127.0.0.1") -> str:
     return f'sql: {{url: "{url}", table: {table}, {user}, create: false}}'
 
 
+@pytest.mark.long
 def test_a_flow_is_applied_when_the_node_reaches_every_target(
     cluster: Cluster, postgres: RealPostgres
 ) -> None:

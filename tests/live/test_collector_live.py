@@ -231,6 +231,7 @@ def test_every_event_is_in_the_lake_once_over_kills_at_random_moments(cluster: C
     assert list((cluster.folder / "lake" / "_flumeng").iterdir()) == []
 
 
+@pytest.mark.long
 def test_collector_paused_past_its_epoch_is_fenced_and_spoils_nothing(cluster: Cluster) -> None:
     name = cluster.journal("n1")
     sleeper = cluster.collector()

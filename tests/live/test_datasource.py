@@ -230,6 +230,7 @@ def test_batch_reads_whole_journals_and_cursor_continues_behind_the_commit(
     assert flow.needed("n1") == {a: 500, b: 500}
 
 
+@pytest.mark.long
 def test_stream_with_its_checkpoint_has_each_event_once(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def held(cluster: Cluster) -> int:
     return sum(path.stat().st_size for path in (cluster.folder / "node").rglob("*.segment"))
 
 
+@pytest.mark.long
 def test_keys_and_events_appear_in_no_other_file_process_or_output(cluster: Cluster) -> None:
     (cluster.folder / "web.yaml").write_text(FLOW)
     assert "revision 1" in flumeng(cluster, "flow", "apply", str(cluster.folder / "web.yaml"))

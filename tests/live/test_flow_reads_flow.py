@@ -38,6 +38,7 @@ def cluster(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalon
     cluster.leave()
 
 
+@pytest.mark.long
 def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) -> None:
     lake, copy = tmp_path / "copy", tmp_path / "copy.yaml"
     copy.write_text(TEXT.format(lake=lake))

@@ -102,6 +102,7 @@ def tapped(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         store.close()
 
 
+@pytest.mark.long
 def test_events_are_seen_at_each_step_and_no_more_than_the_rate(tapped: Tapped) -> None:
     began = tapped.safe("open")
     at = time.monotonic()

@@ -29,6 +29,7 @@ sinks: [{{files: {{path: "{folder}/late"}}}}]
 """
 
 
+@pytest.mark.long
 def test_tasks_and_flows_continue_after_an_import(tmp_path: Path) -> None:
     with running(tmp_path, 2) as hosts:
         web = Web(hosts)

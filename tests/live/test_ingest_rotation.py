@@ -375,6 +375,7 @@ class Torture:
             ) from error
 
 
+@pytest.mark.long
 def test_each_line_is_taken_once_by_file_and_offset(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

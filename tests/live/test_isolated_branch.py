@@ -43,6 +43,7 @@ def cluster(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalon
     cluster.leave()
 
 
+@pytest.mark.long
 def test_isolated_branch_with_a_failing_sink_holds_up_no_other_part(
     cluster: Standalone, tmp_path: Path
 ) -> None:

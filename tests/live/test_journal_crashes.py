@@ -245,6 +245,7 @@ def power(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PowerCut]:
     power.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", range(3) if FULL else [PowerCut.FLUSH_NOTHING])
 @pytest.mark.parametrize("call", [WRITES, *SYNCS, *NAMES])
 @pytest.mark.parametrize("mess", [False, True], ids=["new", "recovering"])

@@ -71,6 +71,7 @@ def numbered(count: int) -> list[bytes]:
     return [b"%08d" % number for number in range(count)]
 
 
+@pytest.mark.long
 def test_event_becomes_a_message(kafka: RealKafka, topic: str, worker: WorkerProcess) -> None:
     worker.run(in_kafka(kafka, topic, listening("http")))
     before = time.time()
@@ -142,6 +143,7 @@ def test_frozen_brokers_hold_up_senders_and_nothing_is_doubled(
     assert values(kafka, topic) == [b"after", b"before", b"meanwhile"]
 
 
+@pytest.mark.long
 def test_killed_broker_loses_and_doubles_nothing(
     kafka: RealKafka, topic: str, worker: WorkerProcess
 ) -> None:

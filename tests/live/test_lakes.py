@@ -104,6 +104,7 @@ def stranger(tmp_path: Path) -> Iterator[Callable[[float], Stranger]]:
         one.stop()
 
 
+@pytest.mark.long
 def test_every_event_is_in_both_tables_once(
     cluster: Cluster, stranger: Callable[[float], Stranger], tmp_path: Path
 ) -> None:

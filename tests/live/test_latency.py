@@ -58,6 +58,7 @@ def mean(page: dict[str, dict[tuple[str, ...], float]], metric: str, *labels: st
     return page[f"{metric}_sum"][key] / page[f"{metric}_count"][key]
 
 
+@pytest.mark.long
 def test_isolated_part_and_its_sink_have_latencies_of_their_own(
     standalone: Standalone, url: str, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.compute as pc
+import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -77,6 +78,7 @@ class Program(threading.Thread):
         )
 
 
+@pytest.mark.long
 def test_each_trace_is_in_the_lake_whole_and_once(cluster: Cluster, tmp_path: Path) -> None:
     seed = chaos_seed()
     logs = tmp_path / "logs"

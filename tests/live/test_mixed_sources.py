@@ -74,6 +74,7 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
     cluster.stop()
 
 
+@pytest.mark.long
 def test_each_event_of_each_kind_is_in_files_once(
     kafka: RealKafka, nodes: TwoNodes, tmp_path: Path
 ) -> None:

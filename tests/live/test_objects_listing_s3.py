@@ -115,6 +115,7 @@ def test_listing_is_in_order_and_continues_after_any_name(lake: str) -> None:
             assert found(lake, glob, after) == [path for path in expected if path > after], after
 
 
+@pytest.mark.long
 def test_many_objects_come_in_pages(lake: str) -> None:
     paths = put(lake, *(f"{n % 3}/{n:05}.gz" for n in range(2500)), *(f"m/{n}/x" for n in range(9)))
     for glob in ("*/*.gz", "**/*.gz"):

@@ -39,6 +39,7 @@ def nothing_is_in_plain_text(hosts: Hosts) -> None:
         assert found.returncode == 1, found.stdout + found.stderr
 
 
+@pytest.mark.long
 def test_encrypted_events_are_delivered_by_the_replica_once_its_key_is_there(
     tmp_path: Path,
 ) -> None:

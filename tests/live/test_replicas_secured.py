@@ -28,6 +28,7 @@ def web(tmp_path: Path, certificates: Certificates) -> Iterator[Web]:
         yield Web(hosts)
 
 
+@pytest.mark.long
 def test_lost_host_loses_no_event_and_comes_back(web: Web) -> None:
     web.begin()
     web.send(1000)

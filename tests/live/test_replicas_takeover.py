@@ -156,6 +156,7 @@ def web(tmp_path: Path) -> Iterator[Web]:
         yield Web(hosts)
 
 
+@pytest.mark.long
 def test_journal_of_a_lost_host_is_closed_collected_and_removed(web: Web) -> None:
     """Its journal is led, closed, collected to its end and removed; when the host is back it makes
     another one, and nothing is left of the first."""
@@ -182,6 +183,7 @@ def test_lost_disk_loses_no_event(web: Web) -> None:
     web.deliver()
 
 
+@pytest.mark.long
 def test_lost_host_of_a_replica_delays_senders_no_longer_than_its_session(web: Web) -> None:
     """And the 2 s or so until another host has a replica, however long the grace period is."""
     web.begin()
@@ -198,6 +200,7 @@ def test_lost_host_of_a_replica_delays_senders_no_longer_than_its_session(web: W
     web.wait_for_delivery()
 
 
+@pytest.mark.long
 def test_damaged_replica_is_recreated_from_the_primary(web: Web) -> None:
     web.begin()
     web.send(1000)
@@ -217,6 +220,7 @@ def test_damaged_replica_is_recreated_from_the_primary(web: Web) -> None:
     web.deliver()
 
 
+@pytest.mark.long
 def test_replica_with_a_damaged_old_segment_is_recreated_without_a_reader(
     web: Web,
 ) -> None:
@@ -242,6 +246,7 @@ def test_replica_with_a_damaged_old_segment_is_recreated_without_a_reader(
     web.wait_for_delivery()
 
 
+@pytest.mark.long
 def test_damaged_primary_hands_over(web: Web) -> None:
     web.begin()
     web.send(1000)
@@ -257,6 +262,7 @@ def test_damaged_primary_hands_over(web: Web) -> None:
     web.deliver()
 
 
+@pytest.mark.long
 def test_damage_of_a_running_primary_hands_over_once_a_reader_meets_it(
     web: Web,
 ) -> None:
@@ -283,6 +289,7 @@ def test_damage_of_a_running_primary_hands_over_once_a_reader_meets_it(
     print(f"{web.sent} events, {len(web.unknown)} of unknown outcome")
 
 
+@pytest.mark.long
 def test_operator_gives_up_events_that_no_replica_in_sync_has(tmp_path: Path) -> None:
     """The replica had left those in sync, and there is no third host; with the operator's word the
     rest is there, and collected."""
@@ -310,6 +317,7 @@ def _give_up(web: Web) -> None:
     web.deliver()
 
 
+@pytest.mark.long
 def test_third_replica_leads_when_the_second_primary_dies_before_telling_it(web: Web) -> None:
     """With events that were never answered at the end of each log: the remaining replica leads with
     all of them, though it never learned the begin of the second one's term."""

@@ -154,6 +154,7 @@ class Trouble:
         self._postgres.run(f"INSERT INTO events (journal, seq, body) VALUES {row}")
 
 
+@pytest.mark.long
 def test_every_event_is_in_the_targets_once_or_a_dead_letter(
     postgres: RealPostgres, cluster: Cluster, tmp_path: Path
 ) -> None:

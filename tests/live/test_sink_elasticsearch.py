@@ -131,6 +131,7 @@ def wanted(count: int) -> list[str]:
     return sorted(f"web.n1.0.00000000-{seq}" for seq in range(count))
 
 
+@pytest.mark.long
 def test_events_are_documents_once_also_after_a_replay(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:

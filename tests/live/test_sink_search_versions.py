@@ -59,6 +59,7 @@ def found(real: RealElasticsearch, index: str) -> dict[str, Any]:
     return {hit["_id"]: hit["_source"] for hit in hits["hits"]["hits"]}
 
 
+@pytest.mark.long
 def test_events_are_documents_once_with_the_types_of_the_template(real: RealElasticsearch) -> None:
     work = stage(real.address, "logs.%Y.%m", template=True, compression="gzip")
     for _ in range(2):

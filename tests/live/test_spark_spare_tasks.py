@@ -38,6 +38,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("master", ["local[1]", "local[*]"])
 def test_hanging_batches_take_no_core_of_others(tmp_path: Path, master: str) -> None:
     command = [sys.executable, "-c", SESSION, str(tmp_path / "spark"), master]

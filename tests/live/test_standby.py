@@ -86,6 +86,7 @@ def cluster(tmp_path: Path, hosts: str, store: Store) -> Iterator[Cluster]:
         cluster.kill(name)
 
 
+@pytest.mark.long
 def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluster) -> None:
     lake = cluster.folder / "lake"
     nodes = [paths.live_node(name) for name in ("i0", "c0", "c1")]

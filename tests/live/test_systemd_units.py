@@ -329,6 +329,7 @@ def test_units_are_valid_and_have_a_low_exposure_score(host: Host, unit: str, mo
     host.run(*score, "--no-pager", file)
 
 
+@pytest.mark.long
 def test_flow_is_collected_in_the_units(host: Host) -> None:
     host.run("systemctl", "start", "flumeng-zookeeper")
     host.run("/opt/flumeng/bin/python", "-c", CONNECT)

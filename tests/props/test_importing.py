@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ INTERCEPTORS = properties_of({kind: {*INTERCEPTED} for kind in interceptors.ROWS
 SELECTORS = st.dictionaries(st.sampled_from(["type", "header", "mapping.a", "optional"]), VALUES)
 
 
+@pytest.mark.slow
 @SLOW
 @given(
     st.lists(st.tuples(SOURCES, st.lists(INTERCEPTORS, max_size=3), SELECTORS), max_size=3),
@@ -102,6 +104,7 @@ def check(imported: Imported) -> None:
         assert check_flow(flow.text).flow == flow.name
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.text() | st.lists(st.sampled_from([*"a1.=:\\ \n#", "sources", "sinks"])).map("".join))
 def test_any_text_is_an_agent_or_wrong_input(text: str) -> None:

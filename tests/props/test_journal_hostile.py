@@ -240,6 +240,7 @@ def test_i22_events_of_any_size_are_gathered_in_little_memory(body_bytes: int) -
         assert held < 16 << 20 or held < 3 * rows * body_bytes, f"at seq {batch.column('seq')[0]}"
 
 
+@pytest.mark.slow
 def test_i22_batch_that_no_reader_could_unpack_is_not_written() -> None:
     """A batch that packs well is still one that a reader has to unpack."""
     value = pa.array(["x" * 9000])

@@ -202,6 +202,7 @@ def ran(
     return fleet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [None, GIVEN_TASKS])
 @pytest.mark.parametrize("most_waiting", [ITEMS, 200])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -217,6 +218,7 @@ def test_twice_as_many_hosts_take_little_more_than_half_the_time(
     assert four <= MOST * two
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [None, GIVEN_TASKS])
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
@@ -21,6 +23,7 @@ def secure(store: FakeStore, *members: str) -> int:
     return secure_cluster(Operator(store, "a", "", 1.0), cluster="c", admit=members)
 
 
+@pytest.mark.slow
 def test_members_and_flows_of_a_large_secured_cluster_are_made() -> None:
     store = new_cluster()
     secure(store, *(f"node:ingest-{number:05}.fra1.example.net" for number in range(MEMBERS)))

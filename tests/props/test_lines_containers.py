@@ -208,6 +208,7 @@ def check_whole(lines: list[Line], events: list[Event], begin: int, end: int, ho
                 assert event[place : place + len(one.rows)] == tuple(one.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alone", "pattern", "java"])
 @given(drawn_lines, sizes, chances)
 def test_lines_that_are_cut_and_replayed_at_each_ack_give_the_same_events(
@@ -246,6 +247,7 @@ def test_lines_that_are_cut_and_replayed_at_each_ack_give_the_same_events(
         assert len(event) == 1 or size_of(lines, list(event)) <= how.max_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alone", "pattern", "java"])
 @given(drawn_lines, sizes, chances)
 def test_longer_batch_emits_the_events_of_a_shorter_one(

@@ -120,6 +120,7 @@ def lines_of(drawn: list[tuple[int, int, int, int]], machine: Machine) -> list[L
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", TRACES)
 @given(drawn_lines, all_limits, chances)
 def test_input_that_is_cut_and_replayed_at_each_ack_gives_the_same_events(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def deciding(draw: st.DrawFn) -> list[Snapshot]:
 DESIRED = st.sampled_from(["active", "active", "draining"])
 
 
+@pytest.mark.slow
 @given(deciding())
 @settings(max_examples=5 * settings().max_examples)
 def test_no_journal_leaves_a_task_whose_batch_is_decided(seen: list[Snapshot]) -> None:
@@ -99,6 +101,7 @@ def test_no_journal_leaves_a_task_whose_batch_is_decided(seen: list[Snapshot]) -
         assert [action.why for action in plan(timely)] == []
 
 
+@pytest.mark.slow
 @given(deciding())
 @settings(max_examples=5 * settings().max_examples)
 def test_planner_with_memory_holds_the_same_tasks(seen: list[Snapshot]) -> None:

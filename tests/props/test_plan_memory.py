@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,6 +113,7 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
     return before
 
 
+@pytest.mark.slow
 @given(histories())
 @settings(max_examples=4 * settings().max_examples)
 def test_planner_with_memory_decides_as_one_without(seen: list[Snapshot]) -> None:

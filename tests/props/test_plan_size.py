@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def names(chance: random.Random, count: int, host: str) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**32),
     st.lists(st.sampled_from([0, 1, 30, 2000, PARTITIONS_AT_MOST]), min_size=1, max_size=12),
@@ -60,6 +62,7 @@ def test_any_plan_fits_into_its_znodes(seed: int, sizes: list[int], ingest: int,
     assert dict(before) == tasks
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**32),
     st.lists(st.sampled_from([0, 10, 900, PARTITIONS_AT_MOST]), max_size=40),

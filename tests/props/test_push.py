@@ -157,6 +157,7 @@ def holds(tool: Tool, wanted: Mapping[str, Resources]) -> None:
         assert all(one != other for one, other in pairwise(texts)), texts
 
 
+@pytest.mark.slow
 @given(INVENTORIES, INVENTORIES)
 def test_after_an_apply_nothing_is_left_to_do(
     first: Mapping[str, Resources], second: Mapping[str, Resources]
@@ -171,6 +172,7 @@ def test_after_an_apply_nothing_is_left_to_do(
     assert tool.own() == own
 
 
+@pytest.mark.slow
 @given(INVENTORIES, INVENTORIES, FAULTS, FAULTS)
 def test_interrupted_apply_is_completed_by_the_next(
     first: Mapping[str, Resources], second: Mapping[str, Resources], fault: Fault, other: Fault
@@ -187,6 +189,7 @@ def test_interrupted_apply_is_completed_by_the_next(
     assert tool.own() == own
 
 
+@pytest.mark.slow
 @given(INVENTORIES, INVENTORIES, FAULTS, FAULTS, st.booleans())
 def test_rollback_restores_the_resources_to_the_byte(
     first: Mapping[str, Resources],
@@ -261,6 +264,7 @@ def test_push_during_another_persons_push_is_refused_with_the_name() -> None:
         tool.sites.push(tool.plan(wanted), tool.sites.inventory(), manner)
 
 
+@pytest.mark.slow
 @given(INVENTORIES, INVENTORIES, st.sets(st.sampled_from(("s0", "s1"))), FAULTS)
 def test_failing_push_is_rolled_back_in_all_sites(
     first: Mapping[str, Resources],

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +116,7 @@ def test_patch_keeps_keys_that_it_does_not_name_and_leaves_no_directive(
         }
 
 
+@pytest.mark.slow
 @given(plain)
 @settings(max_examples=3 * settings().max_examples)
 def test_tree_is_written_as_a_text_that_reads_back_the_same(base: Any) -> None:
@@ -168,6 +170,7 @@ clusters = st.dictionaries(
 ).map(lambda value: yaml.safe_dump(value).encode())
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(dict.fromkeys(PLACES, flows), optional=dict.fromkeys(CLUSTERS, clusters))
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ def test_windows_are_open_as_the_local_clock_says(
         assert is_open(found, at, zone) == (not found or shown(at, zone) in held), at
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(windows, places)
 def test_next_opening_is_the_first_open_minute(

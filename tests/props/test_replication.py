@@ -26,6 +26,7 @@ NOTICED_WITHIN = 100
 """Maximum number of worlds until a fault must be noticed."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_illegal_happens_and_replicas_become_the_same(part: int) -> None:
     """``tests.testkit.simulation.replicas.checks`` lists the checks after every step."""
@@ -38,6 +39,7 @@ def test_nothing_illegal_happens_and_replicas_become_the_same(part: int) -> None
             raise
 
 
+@pytest.mark.slow
 def test_worlds_are_not_idle() -> None:
     found: Counter[str] = Counter()
     for seed in range(200):
@@ -77,6 +79,7 @@ NOTICED_BY_THE_MODEL = (
 """One world of ten thousand notices it, and ``test_replication_model`` with one event."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FAULTS if name != NOTICED_BY_THE_MODEL])
 def test_fault_of_the_protocol_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for fault in FAULTS[name]:

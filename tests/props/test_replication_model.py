@@ -27,6 +27,7 @@ LONG_STATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [*STATES, *(LONG_STATES if LONG else ())], ids=str)
 def test_no_order_of_events_breaks_the_protocol(left: Left) -> None:
     """The checks are in ``tests.testkit.simulation.replicas.model.search``, at its end and in
@@ -57,6 +58,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FAULTS if name not in NOT_THERE])
 def test_a_fault_of_the_protocol_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for fault in FAULTS[name]:

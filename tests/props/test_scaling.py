@@ -17,6 +17,7 @@ SEEDS = range(int(os.environ.get("FLUMENG_SCALING_SEEDS", "4")))
 TURNS_A_DAY = 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_day_without_trouble_is_late_for_minutes_and_rarely_scales(seed: int) -> None:
     day = Day(seed, peak=2500.0 + 900 * (seed % 5), noise=0.05 * (seed % 5))
@@ -27,6 +28,7 @@ def test_day_without_trouble_is_late_for_minutes_and_rarely_scales(seed: int) ->
     assert outcome.task_seconds <= 1.35 * outcome.least_task_seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lag_that_more_tasks_can_end_ends_soon(seed: int) -> None:
     """Bursts come all at once, so that half an hour is needed to get over one at most."""
@@ -37,6 +39,7 @@ def test_lag_that_more_tasks_can_end_ends_soon(seed: int) -> None:
     assert outcome.turns <= TURNS_A_DAY + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scaling_rules_hold_under_random_trouble(seed: int) -> None:
     day = troubled(seed)
@@ -54,6 +57,7 @@ def test_scaling_rules_hold_under_random_trouble(seed: int) -> None:
     assert outcome.turns <= TURNS_A_DAY + 2 * len(day.troubles)
 
 
+@pytest.mark.slow
 def test_slow_sink_that_gains_nothing_by_tasks_is_scaled_out_slowly() -> None:
     bound = Trouble("bound", 6 * 3600, 8 * 3600, 1.5)
     day = Day(peak=2400, troubles=(bound,))
@@ -63,6 +67,7 @@ def test_slow_sink_that_gains_nothing_by_tasks_is_scaled_out_slowly() -> None:
     assert all(after - before >= 1800 for before, after in itertools.pairwise(steps))
 
 
+@pytest.mark.slow
 def test_restart_of_everything_changes_no_number_of_tasks() -> None:
     """Druid's scaling goes back to the minimum."""
     noon = DAY // 2

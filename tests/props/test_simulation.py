@@ -43,6 +43,7 @@ CAUGHT_WITHIN = 400
 """Maximum number of worlds until a mutant must be noticed."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_illegal_happens_and_everything_comes_to_rest(part: int) -> None:
     """``tests.testkit.simulation.checks`` lists the checks after every step."""
@@ -292,11 +293,13 @@ NOTICED_SOON_FROM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_every_request_of_a_small_secured_cluster_fits_a_tight_server(seed: int) -> None:
     World(seed, Parts(scale=TIGHT)).run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", MUTANTS)
 def test_fault_of_a_part_is_noticed(fault: str) -> None:
     parts, what = MUTANTS[fault]
@@ -395,12 +398,14 @@ QUEUE_MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", QUEUE_MUTANTS)
 def test_fault_of_a_part_of_a_queue_is_noticed(fault: str) -> None:
     first = QUEUES_NOTICED_SOON_FROM.get(fault, QUEUED - 1)
     check_it_is_noticed(*QUEUE_MUTANTS[fault], range(first, first + QUEUED * CAUGHT_WITHIN, QUEUED))
 
 
+@pytest.mark.slow
 def test_seed_gives_the_same_world_in_every_process() -> None:
     """For any order of sets: a violation can be repeated."""
     program = (

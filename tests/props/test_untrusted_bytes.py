@@ -530,6 +530,7 @@ def bounded() -> Iterator[None]:
 
 
 # Arrow cannot hand on a row of CSV that is no UTF-8, and says so beside the error that it raises.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", TABLE)
 def test_any_bytes_are_read_or_refused(name: str) -> None:

@@ -144,6 +144,7 @@ def test_range_that_leaves_a_gap_is_an_error(store: FakeStore) -> None:
         acks.advance([Range("a", 1, 2)])
 
 
+@pytest.mark.slow
 def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store: ScriptedStore) -> None:
     acks = claim(store, 1, [f"p{number}" for number in range(2_500)])
     assert len(acks.offsets) == 2_500

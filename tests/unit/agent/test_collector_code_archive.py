@@ -9,6 +9,7 @@ import sys
 from importlib.metadata import requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 import flumeng
@@ -66,6 +67,7 @@ def test_the_archive_is_named_after_its_content(tmp_path: Path) -> None:
     assert again.read_bytes() == one.read_bytes()
 
 
+@pytest.mark.slow
 def test_modules_for_executors_import_only_packages_of_executors(tmp_path: Path) -> None:
     """See ``conf/spark/executors.txt``: all else is with the driver alone."""
     hidden = f"import sys; sys.modules.update(dict.fromkeys({NOT_THERE}));"

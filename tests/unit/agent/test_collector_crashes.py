@@ -258,6 +258,7 @@ def test_undisturbed_collector_shows_every_event_once(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("next_epoch", [1, 2])
 def test_collector_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
     fresh = worlds(tmp_path)
@@ -270,6 +271,7 @@ def test_collector_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
         world.check_done()
 
 
+@pytest.mark.slow
 def test_successor_may_die_at_any_step_too(tmp_path: Path) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
@@ -285,6 +287,7 @@ def test_successor_may_die_at_any_step_too(tmp_path: Path) -> None:
             world.check_done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("next_epoch", [1, 2])
 def test_collector_may_sleep_at_any_step_while_another_does_all_the_work(
     tmp_path: Path, next_epoch: int
@@ -304,6 +307,7 @@ def test_collector_may_sleep_at_any_step_while_another_does_all_the_work(
         world.check_done()
 
 
+@pytest.mark.slow
 def test_collector_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path: Path) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
@@ -323,6 +327,7 @@ def test_collector_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path
             world.check_done()
 
 
+@pytest.mark.slow
 def test_two_owners_may_take_turns_at_any_two_steps(tmp_path: Path) -> None:
     """A third owner comes while the second is in the middle, the second wakes before the first."""
     fresh = worlds(tmp_path)
@@ -375,6 +380,7 @@ def test_owner_that_wakes_up_late_removes_no_staged_file_of_a_later_one(
     world.check_shown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300))
 def test_three_owners_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
     """Each step of each of three owners may be followed by any step of any other, or by death."""
@@ -397,6 +403,7 @@ def test_three_owners_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> 
     world.check_done()
 
 
+@pytest.mark.slow
 def test_lost_answer_is_settled_by_comparing_or_by_claiming_again(
     tmp_path: Path,
 ) -> None:

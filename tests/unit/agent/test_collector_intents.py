@@ -211,6 +211,7 @@ def test_owner_may_die_at_any_step(when: Intent, next_epoch: int) -> None:
         world.check_done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", WHEN)
 def test_successor_may_die_at_any_step_too(when: Intent) -> None:
     for at in range(number_of_steps(when)):
@@ -243,6 +244,7 @@ def test_owner_may_sleep_at_any_step_while_another_does_all_the_work(
         world.check_done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", WHEN)
 def test_owner_may_sleep_at_any_step_while_another_dies_at_any_step(when: Intent) -> None:
     for at in range(number_of_steps(when)):
@@ -259,6 +261,7 @@ def test_owner_may_sleep_at_any_step_while_another_dies_at_any_step(when: Intent
             world.check_done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("seed", range(200))
 def test_three_owners_may_take_turns_in_any_order(when: Intent, seed: int) -> None:

@@ -214,6 +214,7 @@ def worlds(tmp_path: Path) -> Iterator[LinesWorld]:
         yield LinesWorld(tmp_path / f"lake-{number}", chance=random.Random(number % 7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("next_epoch", [1, 2])
 def test_collector_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
     died = 0
@@ -231,6 +232,7 @@ def test_collector_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
     assert died > 30
 
 
+@pytest.mark.slow
 def test_collector_may_sleep_at_any_step_while_another_does_all_the_work(tmp_path: Path) -> None:
     for at, world in enumerate(worlds(tmp_path)):
         slept: list[int] = []

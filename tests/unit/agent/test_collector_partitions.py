@@ -271,6 +271,7 @@ def test_damage_of_a_journal_that_left_the_task_is_forgotten(
     assert partitions.of(STARTS) == servers.reach
 
 
+@pytest.mark.slow
 def test_many_damaged_journals_are_reported_in_a_short_sentence(
     servers: Servers, partitions: Partitions
 ) -> None:

@@ -264,6 +264,7 @@ def test_nothing_is_reported_after_a_stop(world: World) -> None:
     assert told == ["running", "stopped"]
 
 
+@pytest.mark.slow
 def test_a_task_recovers_its_batch_size_after_failures(world: World) -> None:
     """Also while its batches are so small that they share jobs."""
     failures = [UnavailableError("the lake is away") for _ in range(10)]
@@ -350,6 +351,7 @@ def test_full_journal_starts_a_batch_early(world: World) -> None:
     wait_for(lambda: world.ack() == 10)
 
 
+@pytest.mark.slow
 def test_idle_flow_writes_no_batch(world: World) -> None:
     """Also after it has had events: nothing is written until more of them come."""
     written: list[Sequence[Range]] = []

@@ -127,6 +127,7 @@ def test_files_are_closed_by_least_recent_use(
     assert sorted(found) == [("00", 4), ("01", 1), ("01", 1), ("02", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 100])
 def test_random_event_times_do_not_make_batches_small(tmp_path: Path, every: int) -> None:
     """All events, or one of a hundred, of any hour within the bound of `parse`, both ways."""

@@ -173,6 +173,7 @@ def test_acks_of_removed_journals_go_once_no_commit_names_them(store: FakeStore)
     assert cursor.offsets() == {B: 7}, "one that is not registered gets none"
 
 
+@pytest.mark.slow
 def test_a_cursor_of_many_journals_is_made_in_parts(store: FakeStore) -> None:
     begin = {f"web.n1.0.{number:08x}": number + 1 for number in range(2500)}
     for name in begin:

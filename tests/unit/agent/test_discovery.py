@@ -313,6 +313,7 @@ def test_a_bounded_flow_stops_when_all_is_read(
 # -- many
 
 
+@pytest.mark.slow
 def test_only_changed_buckets_of_many_partitions_are_written(
     store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
@@ -470,6 +471,7 @@ def test_repaired_secret_is_read_again(store: ScriptedStore, node: Node) -> None
     assert [finder.closed for finder in made] == [True, False]
 
 
+@pytest.mark.slow
 def test_task_that_fails_repeatedly_is_unhealthy_or_unreachable(
     store: ScriptedStore, node: Node, finder: FakeFinder
 ) -> None:
@@ -509,6 +511,7 @@ MANY = [f"{RANDOM.randbytes(20).hex()}.0.AAAAAAAA@kafka" for _ in range(50_000)]
 """Partitions of as many topics, whose names hardly compress."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("registered", [0, discovered.INLINE, discovered.INLINE + 1])
 def test_tens_of_thousands_of_partitions_are_registered_in_parts(
     registered: int, store: ScriptedStore
@@ -540,6 +543,7 @@ def test_tens_of_thousands_of_partitions_are_registered_in_parts(
     assert starts == {name: 1 if n < registered else 7 for n, name in enumerate(MANY)}
 
 
+@pytest.mark.slow
 def test_more_partitions_than_a_record_holds_are_refused_before_any_write(
     store: ScriptedStore,
 ) -> None:

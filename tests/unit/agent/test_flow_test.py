@@ -260,6 +260,7 @@ def test_matching_pairs_are_found_for_any_order_of_expectations() -> None:
     assert len(compare([*expected, expected[1]], [events], schema)) == 1
 
 
+@pytest.mark.slow
 def test_lines_of_a_case_are_joined_as_in_the_flow(run: Run, tmp_path: Path) -> None:
     (tmp_path / "app.yaml").write_text(
         "flow: app\nsources: [tail: {paths: [/a]}]\nmultiline: {preset: python}\n"

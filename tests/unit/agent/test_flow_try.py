@@ -294,6 +294,7 @@ def test_results_of_parallel_work_come_in_order_and_so_does_an_error() -> None:
         next(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece_bytes", [4096, reading.PIECE_BYTES])
 def test_parallel_filtering_gives_the_same_as_one_batch(
     flow: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
@@ -336,6 +337,7 @@ def test_a_function_of_a_user_is_called_by_one_thread_at_a_time(
     assert result.stderr == "flumeng: 500 events in, 500 out\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["try", "test"])
 def test_flow_try_and_test_import_only_arrow(flow: str, command: str) -> None:
     cases = Path(flow).with_name("web.test.yaml")

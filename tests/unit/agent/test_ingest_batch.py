@@ -120,6 +120,7 @@ def test_line_ends_of_all_senders_are_removed(ending: bytes) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_frame_never_holds_more_rows_than_the_journal_takes() -> None:
     block = ReceivedBlock(b"a\n" * (MAX_ROWS + 7), PEERS[0], 0)
     frames, _ = built([block, block])
@@ -130,6 +131,7 @@ def state_after(frames: list[Build]) -> dict[str, Any]:
     return {key: value for _, state in frames for key, value in state.items()}
 
 
+@pytest.mark.slow
 def test_state_is_in_the_frame_of_the_last_line_that_it_covers() -> None:
     """Not in an earlier one (lines would be lost in a crash) nor in a later one (twice there)."""
     size = batch.FRAME_BYTES // 4
@@ -206,6 +208,7 @@ def test_oversized_line_is_in_a_frame_of_its_own() -> None:
     assert [frame["body"].to_pylist() for frame, _ in frames] == [[b"a"], lines[1:2], [b"b", b"c"]]
 
 
+@pytest.mark.slow
 def test_repeated_attributes_cost_once_on_disk() -> None:
     """Also of lines that nothing can compress, and of a file's longest name, whose lines with their
     state are in one frame."""

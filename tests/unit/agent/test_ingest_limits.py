@@ -300,6 +300,7 @@ async def passes(flow: Flow, least: float, most: float) -> None:
         assert rate < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_node_rate_limit_slows_senders_and_changes_while_they_send(
     tmp_path: Path, workers: int

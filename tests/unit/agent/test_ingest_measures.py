@@ -145,6 +145,7 @@ def test_removed_source_still_counts(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_flow_that_changes_for_ever_counts_in_bounded_memory(tmp_path: Path) -> None:
     """The counts of its earlier sources are kept as one sum of each kind; none of it is lost."""
     turns = 30

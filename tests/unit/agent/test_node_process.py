@@ -64,6 +64,7 @@ def writes(*chunks: bytes, then: str = "") -> str:
     return "\n".join(["import os, signal, sys, time", *lines, then])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
     [
@@ -155,6 +156,7 @@ os._exit(0)
     wait_for(lambda: not session_of(child.pid), seconds=SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", ["descriptors", "threads"])
 def test_a_child_that_cannot_be_started_leaves_nothing(children: Children, full: str) -> None:
     """Neither a process nor a descriptor, of its metrics' channel neither."""
@@ -212,6 +214,7 @@ print(heard.get(timeout=10))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
 def test_end_of_a_child_is_noticed_though_its_session_has_foreign_processes() -> None:
     """Such as those that sudo has started: they cannot be killed."""

@@ -84,6 +84,7 @@ def test_owner_may_die_at_any_step(worlds: Iterator[World]) -> None:
         world.check_done()
 
 
+@pytest.mark.slow
 def test_successor_may_die_at_any_step_too(worlds: Iterator[World]) -> None:
     for at in range(number_of_steps(next(worlds))):
         for then in range(0, 30, 3):

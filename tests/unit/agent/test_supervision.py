@@ -319,6 +319,7 @@ def test_task_that_read_everything_is_not_reported_failed(world: World) -> None:
     assert [how for _, how, _ in world.ended()] == ["stopped"]
 
 
+@pytest.mark.slow
 def test_task_goes_on_when_masters_are_killed_at_every_step_of_a_handover(world: World) -> None:
     """Nothing stays paused: the next master finds in the plan how far it is."""
     for transactions in range(8):

@@ -269,6 +269,7 @@ def test_every_change_takes_a_reason() -> None:
         assert ("--reason" in options) == (name in changing), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_change_leaves_one_audit_entry(
     store: FakeStore, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -314,6 +315,7 @@ def test_dry_run_leaves_no_audit_entry(store: FakeStore, name: str, tmp_path: Pa
     assert store.dump() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(READS - {"top", "flow:wait", "task:wait"}))
 def test_reading_command_changes_nothing(store: FakeStore, name: str) -> None:
     with_a_bad_object(store)

@@ -87,6 +87,7 @@ def test_exported_cluster_is_imported_byte_for_byte(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_plan_in_buckets_and_large_values_are_imported_byte_for_byte(store: FakeStore) -> None:
     before = read_plan(store, "web")
     assert before is not None
@@ -159,6 +160,7 @@ def test_import_is_for_an_empty_chroot_only(shell: Shell, store: FakeStore, tmp_
     assert set(foreign.dump()) == {"/somebody"}
 
 
+@pytest.mark.slow
 def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> None:
     for number in range(3 * MOST_WRITES):
         add_journal(store, f"web.n1.0.{number}", "web")

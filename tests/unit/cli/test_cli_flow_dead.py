@@ -189,6 +189,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "expected"), CHOICES)
 def test_every_command_selects_the_same_letters(
     flow: Flow, words: tuple[str, ...], expected: Sequence[int]
@@ -397,6 +398,7 @@ def test_file_with_other_rows_than_dead_letters_is_left_out(flow: Flow) -> None:
     assert seqs(flow.events("web-replay-1")) == [1, 2]
 
 
+@pytest.mark.slow
 def test_letters_of_many_files_are_summed_by_place_and_reason(flow: Flow) -> None:
     for number in range(30):
         reason = f"json: malformed at {number}"
@@ -542,6 +544,7 @@ class MortalStore(LocalFileStore):
         return super().rename(moves)
 
 
+@pytest.mark.slow
 def test_killed_purge_loses_no_letter_that_was_to_stay(tmp_path: Path) -> None:
     """At each of its steps; and the next purge ends it."""
     odd = purging.Purge(Selection(place=SINK))

@@ -114,6 +114,7 @@ def test_labels_choose_flows_that_have_all_of_them(shell: Shell, store: FakeStor
     assert shell.json("flow", "list")[0]["labels"] == {"team": "a", "tier": "gold"}
 
 
+@pytest.mark.slow
 def test_pause_of_all_flows_takes_few_transactions_and_reports_unreadable_ones(
     shell: Shell, store: FakeStore
 ) -> None:

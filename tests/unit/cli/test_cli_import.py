@@ -127,6 +127,7 @@ def test_incomplete_line_and_duplicate_key_are_reported(agent: Path) -> None:
     assert result.exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_thousand_sources_are_flows_of_a_hundred(agent: Path, tmp_path: Path) -> None:
     names = [f"r{number}" for number in range(1000)]
     lines = [f"a1.sources = {' '.join(names)}", "a1.channels = c1", "a1.sinks = k1"]

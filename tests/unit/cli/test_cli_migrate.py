@@ -242,6 +242,7 @@ def test_a_cluster_is_migrated(store: FakeStore) -> None:
         tree.require(store)
 
 
+@pytest.mark.slow
 def test_interrupted_migration_is_completed(store: FakeStore) -> None:
     for number in range(2 * MOST_WRITES):
         ack = records.Ack(epoch=1, offset=number)

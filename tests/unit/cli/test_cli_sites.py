@@ -140,6 +140,7 @@ def test_status_of_all_sites_is_healthy_when_each_is(shell: Shell) -> None:
     assert shell.json("status", "--all-sites")["lon"] == shell.json("status", "--site", "lon")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("inventory")
 @pytest.mark.parametrize("words", [(), ("shell", "-c")], ids=["once", "in the shell"])
 def test_frozen_or_absent_site_does_not_delay_the_others(

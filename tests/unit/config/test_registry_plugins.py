@@ -74,6 +74,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -105,6 +106,7 @@ def test_flow_with_a_broken_plugin_is_refused_with_its_reason(site: Site) -> Non
     assert "the filter mine of the package broken cannot be loaded" in checked.stderr
 
 
+@pytest.mark.slow
 def test_name_of_two_packages_is_an_error_that_names_both(site: Site) -> None:
     for name in ("good", "other"):
         site.install(name, {"flumeng.filters": {"mine": "good:Options"}}, GOOD)
@@ -117,6 +119,7 @@ def test_name_of_two_packages_is_an_error_that_names_both(site: Site) -> None:
     assert site.validate(FLOW.replace("files: {path: /data}", "noop")).returncode == 0
 
 
+@pytest.mark.slow
 def test_good_plugin_is_listed_like_a_component_of_flumeng(site: Site) -> None:
     site.install("good", {"flumeng.filters": {"mine": "good:Options"}}, GOOD)
     listed = site.component("filter", "mine")

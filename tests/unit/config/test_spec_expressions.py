@@ -32,6 +32,7 @@ def test_usual_conditions_are_accepted(text: str) -> None:
     expressions.check_condition(text, COLUMNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "said"), [(text, said) for _, text, said in ATTEMPTS])
 def test_expression_cannot_read_anything_outside_of_its_event(text: str, said: str) -> None:
     """As a condition and as a column."""

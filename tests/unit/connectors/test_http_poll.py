@@ -137,6 +137,7 @@ def test_compressed_answers_are_read_and_truncated_ones_are_not() -> None:
         assert isinstance(error_of(server.url, format="lines"), CorruptError)
 
 
+@pytest.mark.slow
 def test_compression_bomb_is_not_unpacked() -> None:
     """200 MiB of one letter are 200 KiB of gzip: no more than 64 MiB of them are ever there."""
     bomb = gzip.compress(b"x" * (200 * 2**20), compresslevel=1)
@@ -282,6 +283,7 @@ def test_server_that_asks_for_a_delay_blocks_no_thread() -> None:
     assert [got.query["p"] for got in server.got] == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_received_pages_are_kept_when_a_later_one_fails() -> None:
     broken = True
 

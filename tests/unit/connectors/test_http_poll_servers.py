@@ -313,6 +313,7 @@ def test_no_error_and_no_state_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -
             poll.ask("", DUE)
 
 
+@pytest.mark.slow
 def test_token_that_a_server_sends_back_is_in_no_state() -> None:
     """Servers write it into the URL of the next page: that is asked for with the header. Elsewhere
     it is refused, also when it was renewed in between."""
@@ -445,6 +446,7 @@ WAYS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from([200, 200, 200, 204, 304, 302, 404, 429, 500]),

@@ -160,6 +160,7 @@ def test_compressed_file_is_skipped_once_under_all_its_names(log: Path) -> None:
     assert follower.tailer.tracked.skipped == 1
 
 
+@pytest.mark.slow
 def test_damaged_copy_of_an_unfinished_file_is_reported(log: Path) -> None:
     write(log, "1\n")
     follower = Follower(log)

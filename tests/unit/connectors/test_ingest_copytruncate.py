@@ -393,6 +393,7 @@ def test_deleted_file_is_continued_in_its_copy(log: Path) -> None:
     assert follower.finish() == ["1", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_kill_at_any_step_loses_and_doubles_no_line(log: Path, pattern: str) -> None:
     """After each poll, with any number of its blocks durable."""

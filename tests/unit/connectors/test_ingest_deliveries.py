@@ -45,6 +45,7 @@ def test_ack_that_falls_back_answers_no_wait() -> None:
     assert waits.delivered(10) == ["a"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_waits_need_no_timer_each() -> None:
     """The cost of a step depends on its answers, not on the number of waits."""
     waits: DeliveryWaits[int] = DeliveryWaits()

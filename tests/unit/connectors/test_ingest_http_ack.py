@@ -11,6 +11,7 @@ from flumeng.connectors.http import app as http_app
 from tests.unit.connectors.http_sending import Journal, run, serving, silent
 
 
+@pytest.mark.slow
 def test_ack_received_answers_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """A later failure of its events is not logged as an exception without a reader."""
 

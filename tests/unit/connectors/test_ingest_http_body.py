@@ -108,6 +108,7 @@ def test_memory_is_taken_before_a_body_is_unpacked_into_it() -> None:
     assert bound.held_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "body"),
     [

@@ -63,6 +63,7 @@ def write_numbered(path: Path, first: int, last: int, second: int) -> None:
     os.utime(path, (1.7e9 + second, 1.7e9 + second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "link", "two links", "folder"])
 @pytest.mark.parametrize("down", [False, True])
 @pytest.mark.parametrize(("log", "first", "second"), STYLES)
@@ -86,6 +87,7 @@ def test_log_rotated_twice_between_two_looks_is_read_completely(
     assert {follower.attrs(row)["path"] for row in range(21)} == {str(found)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "link", "two links", "folder"])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("log", "copy", "_"), STYLES)

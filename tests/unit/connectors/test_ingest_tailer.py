@@ -277,6 +277,7 @@ def test_overlong_lines_are_cut_and_their_rest_is_skipped_also_over_a_crash(log:
     assert follower.truncated == 1
 
 
+@pytest.mark.slow
 def test_many_empty_lines_fit_into_frames_with_their_state(log: Path) -> None:
     log.write_bytes(b"\n" * 200_000)
     assert len(Follower(log).settle()) == 200_000
@@ -313,6 +314,7 @@ def test_file_rotated_before_a_start_from_the_end_is_left_alone(log: Path) -> No
     assert follower.settle() == ["1"]
 
 
+@pytest.mark.slow
 def test_large_file_does_not_starve_the_others(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "*.log")
     (tmp_path / "a.log").write_bytes(b"a" * 99 + b"\n" * 400_000)

@@ -136,6 +136,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PACK)
 def test_lines_of_all_members_follow_each_other(tmp_path: Path, kind: str) -> None:
     item = written(tmp_path / f"a.{kind}", PACK[kind](FILES))
@@ -204,6 +205,7 @@ TOOLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archive", TOOLS)
 def test_archives_of_common_tools_are_read(tmp_path: Path, archive: str) -> None:
     source, out = tmp_path / "source", tmp_path / archive
@@ -349,6 +351,7 @@ def test_zip_that_cannot_be_unpacked_is_reported_with_the_reason(tmp_path: Path)
     assert "member plain: encrypted members are not read" in error.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"])
 def test_truncated_tar_is_read_up_to_its_end(tmp_path: Path, kind: str) -> None:
     packed = PACK[kind](FILES)
@@ -372,6 +375,7 @@ def test_damaged_tar_header_is_reported_and_not_taken_for_the_end(tmp_path: Path
     assert "its tar is damaged: at 1024: bad checksum" in error.why
 
 
+@pytest.mark.slow
 def test_a_damaged_member_ends_the_reading_behind_its_last_line(tmp_path: Path) -> None:
     content = b"".join(b"%d %d\n" % (n, n * n) for n in range(20_000))
     for kind in ("zip", "tar"):
@@ -447,6 +451,7 @@ def test_oversized_header_is_not_read_into_memory(
     assert "header of over 1 MiB" in error.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tar.gz", "zip"])
 def test_ten_thousand_members_are_read_in_seconds(tmp_path: Path, kind: str) -> None:
     files = {f"logs/{n}.log": b"%d\n" % n for n in range(10_000)}

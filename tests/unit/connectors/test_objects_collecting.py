@@ -212,6 +212,7 @@ def test_object_removed_before_it_is_read_is_given_up_and_its_lane_continues(wor
     assert set(world.output.values()) == {1}
 
 
+@pytest.mark.slow
 def test_consecutive_damaged_objects_are_given_up_together(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -430,6 +431,7 @@ def test_left_out_items_that_are_not_visible_yet_are_waited_for(world: World) ->
     positions.close()
 
 
+@pytest.mark.slow
 def test_damage_in_two_lanes_is_resolved_for_any_duration_of_batches(world: World) -> None:
     """Each batch is begun when all that could be tried was tried, and fails at one place."""
     for name in ("good", "bad1.gz", "bad2.gz", "bad3.gz"):

@@ -134,6 +134,7 @@ def means(path: list[str], parts: list[str]) -> bool:
     return bool(path) and fnmatchcase(path[0], parts[0]) and means(path[1:], parts[1:])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.sets(st.lists(_NAME, min_size=1, max_size=4).map("/".join), max_size=12),
@@ -188,6 +189,7 @@ def test_links_that_loop_end(tmp_path: Path) -> None:
     assert found(tmp_path, "*/*/x") == ["b/a/x"]
 
 
+@pytest.mark.slow
 def test_vanished_directory_is_empty(tmp_path: Path) -> None:
     make(tmp_path, *(f"{number:02}/{n:04}" for number in range(40) for n in range(60)))
     got: list[Listed] = []

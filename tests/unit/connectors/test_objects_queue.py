@@ -375,6 +375,7 @@ class Filed:
         return {path.name for path in self.seen.glob("*/*")}
 
 
+@pytest.mark.slow
 def test_large_set_of_seen_objects_is_in_files_named_by_zookeeper(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.find()
@@ -388,6 +389,7 @@ def test_large_set_of_seen_objects_is_in_files_named_by_zookeeper(tmp_path: Path
     assert len(filed.queue.names()) == 3_600
 
 
+@pytest.mark.slow
 def test_named_files_of_seen_objects_exist_after_a_crash_at_any_step(tmp_path: Path) -> None:
     def second(folder: Path, steps: Steps) -> Filed:
         """A second look: 2,500 objects were seen, 1,100 are new and 1,000 are gone."""
@@ -413,6 +415,7 @@ def test_named_files_of_seen_objects_exist_after_a_crash_at_any_step(tmp_path: P
         assert len(filed.queue.names()) == 3_601
 
 
+@pytest.mark.slow
 def test_file_of_seen_objects_that_cannot_be_written_is_not_named(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.seen.write_text("no directory")
@@ -425,6 +428,7 @@ def test_file_of_seen_objects_that_cannot_be_written_is_not_named(tmp_path: Path
     assert filed.queue.names() == dict.fromkeys(MANY, 1)
 
 
+@pytest.mark.slow
 def test_missing_or_damaged_file_of_seen_objects_stops_the_listing(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.find()
@@ -443,6 +447,7 @@ def test_missing_or_damaged_file_of_seen_objects_stops_the_listing(tmp_path: Pat
     assert filed.queue.names() == dict.fromkeys(MANY, 1)
 
 
+@pytest.mark.slow
 def test_seen_objects_move_into_files_when_a_flow_configures_a_place(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.find(seen_in=None)
@@ -455,6 +460,7 @@ def test_seen_objects_move_into_files_when_a_flow_configures_a_place(tmp_path: P
     assert len(filed.queue.names()) == 3_600
 
 
+@pytest.mark.slow
 def test_number_of_names_in_a_transaction_is_bounded(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     names = [f"{number:0240}" for number in range(2 * APPENDED_BYTES // 240)]

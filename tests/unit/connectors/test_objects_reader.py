@@ -149,6 +149,7 @@ def is_text(content: bytes) -> bool:
         return False
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_each_line_is_read_once_for_any_ranges(
@@ -181,6 +182,7 @@ def test_each_line_is_read_once_for_any_ranges(
     assert got == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_lines_longer_than_blocks_are_read_whole(tmp_path: Path, suffix: str) -> None:
     long = os.urandom(3 << 20).replace(b"\n", b"-").replace(b"\r", b"-")
@@ -221,6 +223,7 @@ def test_empty_lines_are_events_of_lines_but_not_of_ndjson(tmp_path: Path) -> No
     assert list(batches(reader("ndjson"), [blank])) == []
 
 
+@pytest.mark.slow
 def test_many_small_items_are_few_batches(tmp_path: Path) -> None:
     content = {n: b"%d\n" % n * (n % 40) for n in range(3000)}
     found = [written(tmp_path / f"{n}", data, n) for n, data in content.items()]
@@ -240,6 +243,7 @@ def test_batches_are_limited_in_rows_and_bytes(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in got) == BATCH_ROWS * 3 + 1 + 60_000 * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_concatenated_members_are_read_under_any_name(tmp_path: Path, suffix: str) -> None:
     compress = COMPRESS[suffix]
@@ -260,6 +264,7 @@ def test_an_empty_item_of_any_name_has_no_events(tmp_path: Path) -> None:
         assert events(reader(), [written(tmp_path / f"a{suffix}", b"", number)]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("kept", [0.3, 0.999])
 def test_lines_before_the_end_of_a_truncated_item_are_read(
@@ -382,6 +387,7 @@ def test_directory_instead_of_a_file_is_reported(tmp_path: Path) -> None:
     assert "Is a directory" in error.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "cp1252", "shift-jis"])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_other_encodings_become_utf8(tmp_path: Path, encoding: str, suffix: str) -> None:

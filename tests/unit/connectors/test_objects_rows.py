@@ -114,6 +114,7 @@ def texts(table: pa.Table) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "avro", "json"])
 def test_files_written_by_sinks_are_read_as_their_json(
     tmp_path: Path, table: pa.Table, texts: list[bytes], form: Format
@@ -156,6 +157,7 @@ def as_json(names: list[str], rows: list[list[str]]) -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_csv_values_stay_strings_unchanged(tmp_path: Path, packed: bool) -> None:
     names = ["id", "a name", "ümlaut"]
@@ -190,6 +192,7 @@ def marked(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [(0,), (7, 8), (0, 1, 2_000, 2_001, 4_998, 4_999)])
 def test_csv_row_with_a_wrong_number_of_values_is_an_event_as_written(
     tmp_path: Path, where: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -267,6 +270,7 @@ def test_existing_columns_are_selected(tmp_path: Path, table: pa.Table, form: Fo
                 next(reading)
 
 
+@pytest.mark.slow
 def test_truncated_csv_gives_the_rows_that_are_surely_whole(tmp_path: Path) -> None:
     rows = [[f"{n}", str(n * n)] for n in range(200_000)]
     packed = gzip.compress(csv_text([["a", "b"], *rows]))
@@ -288,6 +292,7 @@ values = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     texts=st.lists(
@@ -346,6 +351,7 @@ def test_elements_with_numbers_unknown_to_json_are_events_as_written(size: int) 
     ] == expected
 
 
+@pytest.mark.slow
 def test_rows_around_numbers_unknown_to_json_are_read(tmp_path: Path) -> None:
     rows: list[Any] = [{"n": n, "share": 0.5} for n in range(100_000)]
     for n in (0, 7, 8, 50_000, 99_999):
@@ -359,6 +365,7 @@ def test_rows_around_numbers_unknown_to_json_are_read(tmp_path: Path) -> None:
     assert marked(at_records, form="json", records="a.b") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_array_is_read_in_parts(tmp_path: Path, packed: bool) -> None:
     rows = [{"n": n, "text": "]}," * (n % 5), "deep": [{"a": [n]}]} for n in range(100_000)]
@@ -584,6 +591,7 @@ def at(path: str, data: bytes, size: int = 7) -> list[bytes]:
     return bodies_of(json_elements.elements_at(blocks, path.split(".")))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     documents=st.lists(

@@ -59,6 +59,7 @@ def at(name: str, seconds: float = 0, size: int = 1) -> Listed:
     return Listed(f"/in/{name}", size, NOW + int(seconds * SECOND))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.data(), st.booleans())
 def test_seen_set_is_the_added_objects_that_still_exist(
@@ -97,6 +98,7 @@ def test_seen_set_is_the_added_objects_that_still_exist(
     assert total <= 8 * len(expected) + 40 * len(stored.buckets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random", [False, True])
 def test_page_rewrites_at_most_a_few_buckets_of_a_large_set(random: bool) -> None:
     def names(count: int, day: int) -> list[Listed]:

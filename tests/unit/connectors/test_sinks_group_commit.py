@@ -251,6 +251,7 @@ def test_many_calls_do_not_wait_for_idle_members(monkeypatch: pytest.MonkeyPatch
     assert recorder.groups == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_table_that_hangs_fails_all_members_in_time(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
@@ -359,6 +360,7 @@ class Owners:
                     self.acked[task] = max(self.acked[task], number)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), tasks=st.integers(2, 6), processes=st.integers(1, 3))
 def test_each_batch_is_there_once_with_owners_that_die_and_change(

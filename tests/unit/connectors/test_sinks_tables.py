@@ -88,6 +88,7 @@ def test_table_is_made_and_a_batch_shows_when_it_is_committed(lake: Lake) -> Non
     assert lake.rows().sort_by("ts").to_pylist() == events(b"a", b"\xff\0").to_pylist()
 
 
+@pytest.mark.slow
 def test_present_or_lower_batch_number_is_not_committed_again(lake: Lake) -> None:
     sink = lake.sink()
     first = write(sink, events(b"a"))
@@ -585,6 +586,7 @@ def metadata_files(lake: IcebergDirectory) -> set[str]:
     return {str(path) for path in Path(place, "metadata").glob("*.avro")}
 
 
+@pytest.mark.slow
 def test_old_snapshots_expire_and_no_row_or_number_is_lost(tmp_path: Path) -> None:
     """Metadata files that only they had are gone too."""
     lake = IcebergDirectory(tmp_path)
@@ -604,6 +606,7 @@ def test_old_snapshots_expire_and_no_row_or_number_is_lost(tmp_path: Path) -> No
     assert len(table.current_snapshot().manifests(table.io)) <= 50
 
 
+@pytest.mark.slow
 def test_snapshots_of_other_writers_stay_with_their_files(tmp_path: Path) -> None:
     """Also old ones that the table had before flumeng wrote to it, and those in between."""
     lake = IcebergDirectory(tmp_path)
@@ -624,6 +627,7 @@ def test_snapshots_of_other_writers_stay_with_their_files(tmp_path: Path) -> Non
     assert counts == [*range(2, 17), 47], "each can still be read"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("properties", "keep", "kept"),
     [
@@ -656,6 +660,7 @@ def test_flow_overrides_the_snapshot_retention_of_the_table(
     assert kept <= found < kept + iceberg_snapshots.AT_ONCE
 
 
+@pytest.mark.slow
 def test_young_snapshots_and_those_before_a_rewrite_are_kept(tmp_path: Path) -> None:
     lake = IcebergDirectory(tmp_path)
     for number in range(15):

@@ -11,6 +11,7 @@ from flumeng.connectors.objects.globs import Glob, check_objects, overlap
 from flumeng.platform.errors import UserError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

@@ -197,6 +197,7 @@ def test_push_changes_the_reader_too(store: FakeStore) -> None:
     assert "'new'" in copy.runs
 
 
+@pytest.mark.slow
 def test_readers_change_together_as_far_as_a_transaction_holds() -> None:
     store = new_store()
     many = {f"copy{n}": COPY.replace("copy", f"copy{n}") for n in range(1000)}

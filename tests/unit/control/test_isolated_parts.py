@@ -336,6 +336,7 @@ def test_state_commands_apply_to_the_flow_with_its_parts_or_to_one_part(store: F
     assert [one.changed for one in both] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_thousand_flows_with_parts_are_applied(store: FakeStore) -> None:
     texts = {
         f"web{n}": WITH.replace("web", f"web{n}").replace("5514", str(2000 + n))

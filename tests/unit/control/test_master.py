@@ -273,6 +273,7 @@ def add_journals(store: Store, flow: str, node: str, count: int) -> None:
         store.commit(part)
 
 
+@pytest.mark.slow
 def test_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster: FakeTree) -> None:
     """More than 512 tasks lie in buckets, and one of them has nearly all there is to write."""
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
@@ -290,6 +291,7 @@ def test_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster: F
     )
 
 
+@pytest.mark.slow
 def test_node_with_very_many_journals_gets_all_of_them_assigned(cluster: FakeTree) -> None:
     """One collector for many flows of many hosts: its assignment does not fit into one znode."""
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")

@@ -67,6 +67,7 @@ def test_share_of_a_master_whose_loop_hangs_is_taken_by_the_others(store: FakeSt
     assert not other.troubles
 
 
+@pytest.mark.slow
 def test_idle_masters_keep_their_shares(store: FakeStore) -> None:
     """For an hour, each waking only when its timer says so."""
     clock = Clock()

@@ -142,6 +142,7 @@ def test_balance_moves_under_way_never_exceed_the_throttle(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("m1", "m2"), ("m1", "m2", "m3")])
 def test_lost_tasks_that_start_never_exceed_the_throttle(
     store: FakeStore, names: Sequence[str]

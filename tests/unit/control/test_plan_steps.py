@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from flumeng.control.planner import Assign, Replan, plan
 from flumeng.control.planner.steps import steps
 from flumeng.control.snapshot.task_map import BUCKETS, Tasks
@@ -44,6 +46,7 @@ def test_a_large_change_is_written_in_steps_and_no_partition_is_in_two_tasks() -
     assert max(written) < BUCKETS // 4
 
 
+@pytest.mark.slow
 def test_a_plan_in_steps_is_one_chain_of_versions() -> None:
     scale = Scale(limit_bytes=100_000)
     nodes = [node(f"n{i:03d}") for i in range(100)]
@@ -57,6 +60,7 @@ def test_a_plan_in_steps_is_one_chain_of_versions() -> None:
     assert at_rest(interrupted).flows["f"].tasks.keys() == parts[-1].plan.tasks.keys()
 
 
+@pytest.mark.slow
 def test_assignment_with_too_many_flows_for_a_transaction_is_written_in_steps() -> None:
     """The checks of the flows' plans weigh more than the tasks."""
     scale = Scale(chroot_bytes=len("/customers/example-corporation/logs/europe-west-1"))

@@ -159,6 +159,7 @@ def make(store: FakeStore, path: Path) -> None:
             znodes[str(path)[:end]] = type(znodes["/"])(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("row", RECORDS, ids=lambda row: row.pattern)
 def test_masters_plan_everything_that_is_readable(row: Row[Record], data: bytes) -> None:
@@ -185,6 +186,7 @@ def test_masters_plan_everything_that_is_readable(row: Row[Record], data: bytes)
             assert before[node] <= there.told(node), "and nobody is told to let go"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("row", RECORDS, ids=lambda row: row.pattern)
 def test_commands_show_everything_that_is_readable(row: Row[Record], data: bytes) -> None:

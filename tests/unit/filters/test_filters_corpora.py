@@ -53,6 +53,7 @@ def disagreements(case: Case) -> Case:
     return {name: ours[name] for name, value in wanted.items() if ours[name] != value}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.stem)
 def test_every_line_is_read_as_by_the_other_reader_or_as_documented(corpus: Path) -> None:
     for case in cases(corpus):

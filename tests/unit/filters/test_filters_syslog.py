@@ -547,6 +547,7 @@ likely = st.builds(lambda head, rest: head + b"".join(rest),
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=60) | likely), st.sampled_from([None, "Asia/Kathmandu"]))
 @example([b"+", b"<0>0001-01-01T0:00:000"], None)
 @example([b"<0>Nov 5 2:00:00.5 h", b"<0>Nov 5 2:00:000 h", b"<0>Nov 5 2:00:00+01 h"], None)

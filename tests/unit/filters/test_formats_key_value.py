@@ -138,6 +138,7 @@ def test_columns_have_their_types() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_large_input_takes_time_proportional_to_its_bytes() -> None:
     many = b" ".join(b"k%d=v" % number for number in range(100_000))
     bodies = [many, b'"' * 1_000_000, b"\\" * 1_000_000, b" " * 1_000_000, b'a="' + b"\\" * 99_999]

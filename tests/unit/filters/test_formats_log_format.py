@@ -92,6 +92,7 @@ def test_common_formats_are_read_as_without_a_format(made: list[tuple[str, ...]]
     assert read(NGINX, *texts) == known
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=40), max_size=4))
 def test_any_bytes_are_read_or_have_a_reason(bodies: list[bytes]) -> None:
     for log_format in (MAIN, APACHE, "$a", " $a ", "$request", "%t"):

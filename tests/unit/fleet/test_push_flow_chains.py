@@ -90,6 +90,7 @@ def test_push_waits_for_the_recomposed_flows() -> None:
     assert "copy" in outcome.failed["s0"]
 
 
+@pytest.mark.slow
 def test_recomposed_flows_count_for_the_size_of_a_transaction() -> None:
     padding = Random(1).randbytes(30_000).hex()
     sites = with_reader(*(reader(f"r{number}", padding) for number in range(8)))

@@ -273,6 +273,7 @@ def test_a_git_that_does_not_answer_is_not_waited_for(
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_thousand_sites_with_all_options_are_read(tmp_path: Path) -> None:
     site = SITES.splitlines()[3].partition("{")[2].removesuffix("}").replace("zk.fra", "zkN")
     more = "zone: zN, labels: {tier: one, a: b}, variables: {rack: rN, x: y}, turn: 90 s"

@@ -58,6 +58,7 @@ def test_a_frozen_site_is_given_up_after_its_own_limit() -> None:
     assert str(outcomes["ice"]) == "no answer within 0.3 s"
 
 
+@pytest.mark.slow
 def test_frozen_sites_that_hold_all_threads_do_not_delay_the_others() -> None:
     thawed = threading.Event()
     read: dict[str, float] = {}

@@ -252,6 +252,7 @@ def test_single_damaged_file_of_two_hundred_is_reported(tmp_path: Path) -> None:
     assert said.startswith("base/flows/f77.yaml:5: sinks[0].files.format:")
 
 
+@pytest.mark.slow
 def test_problem_common_to_a_thousand_sites_is_reported_once(tmp_path: Path) -> None:
     sites = "".join(f'  s{n}: {{zookeeper: "zk{n}:2181/f"}}\n' for n in range(1000))
     files = {

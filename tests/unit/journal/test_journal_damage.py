@@ -79,6 +79,7 @@ def test_i16_damage_of_any_byte_of_a_segments_header_and_state_is_refused(
         check_refused(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, -1], ids=["first frame", "last frame"])
 def test_i17_damage_of_any_byte_of_a_frame_in_the_newest_segment_is_refused(
     path: Path, which: int

@@ -451,6 +451,7 @@ def test_readers_in_other_threads_never_see_a_gap(tmp_path: Path, disk: FaultyDi
     assert problems == []
 
 
+@pytest.mark.slow
 def test_source_state_larger_than_a_frame_may_carry_goes_over_to_new_segments(
     tmp_path: Path,
 ) -> None:

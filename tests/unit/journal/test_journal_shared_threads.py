@@ -263,6 +263,7 @@ def crowd() -> Iterator[SharedThreads]:
     keeper.join()
 
 
+@pytest.mark.slow
 def test_thousands_of_busy_journals_share_a_limited_number_of_commits(
     tmp_path: Path, crowd: SharedThreads
 ) -> None:

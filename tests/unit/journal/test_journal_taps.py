@@ -50,6 +50,7 @@ def test_tap_of_a_flow_that_is_not_allowed_is_refused() -> None:
         policy.parse("tap: [A.b]", "node.yaml")
 
 
+@pytest.mark.slow
 def test_bytes_that_all_taps_read_in_a_second_are_bounded(journal: MemoryJournal) -> None:
     clock = Clock(0.0)
     found = Taps(lambda _: True, clock, bytes_a_second=100_000, read_bytes=20_000)

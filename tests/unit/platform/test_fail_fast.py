@@ -77,12 +77,14 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thread", BROKEN)
 def test_failed_thread_ends_the_process(thread: str) -> None:
     ended = run(BROKEN[thread])
     assert (ended.returncode, "on purpose" in ended.stderr) == (EXIT_CODE, True), ended.stderr
 
 
+@pytest.mark.slow
 def test_threads_continue_when_the_system_gives_no_more_of_them() -> None:
     ended = run(
         """

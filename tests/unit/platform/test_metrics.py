@@ -380,6 +380,7 @@ def _has_ended(connection: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_process_without_metrics_does_not_import_the_library() -> None:
     """``prometheus_client`` and the HTTP server are for processes that serve metrics."""
     daemons = (

@@ -84,6 +84,7 @@ def grouped(expression: Any) -> Iterator[tuple[set[str], Any]]:
         yield from grouped(argument)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "text"), EXPRESSIONS)
 def test_expression_parses_and_selects_existing_metrics(where: str, text: str) -> None:
     parsed = promql_parser.parse(text)

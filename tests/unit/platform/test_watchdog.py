@@ -66,6 +66,7 @@ def started(script: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", HANGS)
 def test_daemon_whose_loop_hangs_ends_with_its_own_exit_code(hang: str) -> None:
     process = started(LOOP.format(turns=3, hang=HANGS[hang]))
@@ -77,6 +78,7 @@ def test_daemon_whose_loop_hangs_ends_with_its_own_exit_code(hang: str) -> None:
         assert "in wait_for_ever" in errors, "the stack says where"
 
 
+@pytest.mark.slow
 def test_frozen_daemon_continues() -> None:
     process = started(LOOP.format(turns=10**6, hang="pass"))
     assert process.stdout is not None
@@ -150,6 +152,7 @@ class Systemd:
         return True
 
 
+@pytest.mark.slow
 def test_turns_of_the_loop_are_reported_to_systemd(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path / "notify")
     script = LOOP.format(turns=60, hang="time.sleep(3600)")
@@ -189,6 +192,7 @@ NODE = "-m flumeng.agent.node --zk 127.0.0.1:1 --name n1 --data {data}"
 MASTER = "-m flumeng.control.master 127.0.0.1:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("daemon", [MASTER, NODE], ids=["master", "node"])
 def test_daemon_without_zookeeper_is_ready_and_goes_on_turning(daemon: str, tmp_path: Path) -> None:
     systemd = Systemd(tmp_path / "notify")
@@ -286,6 +290,7 @@ def test_node_that_registers_many_journals_is_no_hang() -> None:
     assert len(turns) == len(local)
 
 
+@pytest.mark.slow
 def test_limit_of_systemd_is_above_the_one_of_the_daemon() -> None:
     """So that the daemon itself can log where it hangs."""
     rests = {"master": measures.STUCK_SECONDS + 10.0, "node": daemon.STUCK_SECONDS}

@@ -50,6 +50,7 @@ def problem(line: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(TOP)))
 def test_named_commands_and_options_exist(file: Path) -> None:
     try:

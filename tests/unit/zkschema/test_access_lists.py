@@ -474,6 +474,7 @@ def test_export_has_no_secret_and_its_import_has_new_ones(store: FakeStore) -> N
     assert set_access(other) > 0 or access_problems(other) == []
 
 
+@pytest.mark.slow
 def test_flows_and_members_of_a_large_secured_cluster_fit() -> None:
     """20,000 members: no request to ZooKeeper is larger than it takes."""
     store = new_cluster()
@@ -495,6 +496,7 @@ def test_only_names_of_nodes_operators_and_subscribers_are_members(
         secure(store, member)
 
 
+@pytest.mark.slow
 def test_certificates_of_another_cluster_do_not_take_over_this_one(store: FakeStore) -> None:
     secure(store)
     with pytest.raises(UserError, match="certificates name this cluster c, not other"):
