@@ -54,6 +54,30 @@ def test_credentials_added_while_reads_are_under_way_get_their_own_answers(
     store.close()
 
 
+def test_unexpected_error_of_the_connection_is_a_dropped_connection(server: RealZooKeeper) -> None:
+    store = connect(f"{server.address}/c")
+    tree.init(store)
+    assert isinstance(store, ZooKeeperStore)
+    looks: queue.Queue[str] = queue.Queue()
+    store.watch(paths.flows(), looks.put)
+    connection = store._client._connection
+    read_watch_event, errors = connection._read_watch_event, [ValueError("damaged event")]
+
+    def fails_once(buffer: bytes, offset: int) -> None:
+        if errors:
+            raise errors.pop()
+        read_watch_event(buffer, offset)
+
+    connection._read_watch_event = fails_once
+    with contextlib.suppress(UnavailableError):  # the connection may drop before the answer
+        store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    assert looks.get(timeout=60) == "/flows", "watchers look again after the reconnect"
+    assert not errors
+    wait_for(lambda: store.connected)
+    assert store.read(paths.flow("web")) is not None
+    store.close()
+
+
 def test_watches_and_writes_work_again_after_the_server_was_killed(server: RealZooKeeper) -> None:
     store = connect(f"{server.address}/c")
     tree.init(store)

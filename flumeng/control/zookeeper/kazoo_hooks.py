@@ -14,6 +14,7 @@ SUPPORTED = "kazoo>=2.11,<2.12"
 OF_CONNECTION = {
     "_invoke": ("timeout", "request", "xid"),
     "_submit": ("request", "timeout", "xid"),
+    "_connect_attempt": ("host", "hostip", "port", "retry"),
     "_read_header": ("timeout",),
     "_read_watch_event": ("buffer", "offset"),
 }

@@ -24,7 +24,7 @@ from kazoo.protocol.serialization import (
     stat_struct,
     write_string,
 )
-from kazoo.protocol.states import ZnodeStat
+from kazoo.protocol.states import KeeperState, ZnodeStat
 
 Answer: TypeAlias = tuple[bytes, ZnodeStat] | list[str] | KazooException
 """The data of a znode, the names in a folder, or an error."""
@@ -135,6 +135,23 @@ def match_auth_answers(client: KazooClient) -> None:
         return header, buffer, offset
 
     connection._read_header = read_header
+
+
+def reconnect_after_errors(client: KazooClient) -> None:
+    """Treat an unexpected exception in kazoo's thread, which kazoo logs, as a dropped connection.
+    Otherwise the thread would end and the client would stay disconnected for good."""
+    connection = client._connection
+    original = connection._connect_attempt
+
+    def connect_attempt(*where: Any) -> Any:
+        try:
+            return original(*where)
+        except Exception:
+            if client._state != KeeperState.CONNECTING:
+                client._session_callback(KeeperState.CONNECTING)
+            return None
+
+    connection._connect_attempt = connect_attempt
 
 
 def watch_async(client: KazooClient, path: str) -> Any:

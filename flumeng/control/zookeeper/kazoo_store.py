@@ -5,6 +5,7 @@
 - The back-off between reconnects grows to an hour: here to one second.
 - Commands are retried even after a session's expiry: here never.
 - Calls queue while disconnected, ``get()`` has no limit: here they fail at once, waits are limited.
+- An unexpected exception ends the connection for good: here it is a dropped connection.
 - A session has no clock: see ``lease``. ``commit`` returns exceptions as values: here it raises.
 - A client does not survive ``fork``: a call in another process is an error.
 """
@@ -163,6 +164,7 @@ class ZooKeeperStore:
         kazoo_hooks.require(self._client)
         kazoo_requests.hear_events(self._client, self._on_event)
         kazoo_requests.match_auth_answers(self._client)
+        kazoo_requests.reconnect_after_errors(self._client)
         lease.observe(self._client, self._lease)
         lost_history.observe(self._client)
         self._client.add_listener(self._on_state)
