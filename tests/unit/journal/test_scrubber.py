@@ -222,11 +222,16 @@ def test_copy_whose_cut_failed_halfway_is_reopened_and_no_damage(world: World) -
     assert site.journal.damaged == ""
 
 
-def test_scrubber_repeats_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrubbers, "PASS_SECONDS", 0.05)
-    monkeypatch.setattr(scrubbers, "AGAIN_SECONDS", 0.05)
-    scrubber = Scrubber(lambda: [world["n1"]])
+def test_scrubber_repeats_by_itself(world: World) -> None:
+    passes: list[str] = []
+
+    def journals() -> list[ReplicatedJournal]:
+        passes.append("a pass")
+        return [world["n1"]]
+
+    scrubber = Scrubber(journals, pass_seconds=0.05, again_seconds=0.05)
     scrubber.start()
+    wait_for(lambda: len(passes) > 1, "it does not look again")
     damage(segments(world, "n1")[0], -10)
     wait_for(lambda: bool(world["n1"].damaged), "it does not look again")
     scrubber.stop()
