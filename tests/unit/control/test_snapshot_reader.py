@@ -289,7 +289,7 @@ def test_recreated_node_is_not_taken_for_the_old_one(store: FakeStore) -> None:
 def test_round_ends_when_everything_has_just_been_read() -> None:
     """The next one begins a minute later, a little more or less."""
     now = 1000.0
-    turn = Round("m", lambda: now, part_znodes=10)
+    turn = Round("m", lambda: now, part_znodes=1000)
     assert turn.seconds_left < 0
     turn.begin([paths.journal(f"f.n.0.{number:08}") for number in range(2500)])
     assert (len(turn.take()), turn.under_way) == (1000, True)
