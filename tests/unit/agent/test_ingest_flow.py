@@ -20,26 +20,10 @@ from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.tailer import Tailer
 from flumeng.events.journal_names import flow_of
-from flumeng.journal.log.disk import TimedDisk
 from flumeng.journal.log.journal import Journal
 from flumeng.platform.errors import CorruptError, UserError
+from tests.testkit.journal import TroubledDisk
 from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
-
-
-class TroubledDisk(TimedDisk):
-    """A disk that calls ``before_sync``, and has no room while it is ``full``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_sync: Callable[[], None] = lambda: None
-        self.full = False
-
-    def sync(self, fd: int) -> None:
-        self.before_sync()
-        super().sync(fd)
-
-    def free_bytes(self, fd: int) -> int:
-        return 0 if self.full else super().free_bytes(fd)
 
 
 def tail_task(log: Path, revision: int = 1, epoch: int = 1) -> Task:
@@ -101,7 +85,7 @@ def test_failed_sync_fails_the_flow_and_reopening_repairs_it(tmp_path: Path) -> 
         running = Running(tmp_path)
 
         def fail_once() -> None:
-            running.disk.before_sync = lambda: None
+            running.disk.heal()
             raise OSError(errno.EIO, "Input/output error")
 
         running.write("1", "2")
@@ -129,7 +113,7 @@ def test_ack_that_a_failing_journal_missed_is_kept(tmp_path: Path) -> None:
         (journal,) = running.journal_store.journals.values()
 
         def acked_and_failed() -> None:
-            running.disk.before_sync = lambda: None
+            running.disk.heal()
             assert running.flow.trim(journal.id, 2)
             raise OSError(errno.EIO, "Input/output error")
 

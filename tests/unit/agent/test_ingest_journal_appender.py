@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ import uvloop
 from flumeng.agent.ingest.journal_appender import JournalAppender
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.memory import MemoryJournal
+from tests.testkit.journal import TroubledDisk
 
 RULES = LineRules(max_line_bytes=100, trailers=b"", keep_empty=False)
 GOOD = Origin("h", (("path", "/good"),), RULES)
@@ -57,18 +56,9 @@ def test_unfit_block_is_left_out_counted_and_reported(
     assert failed == []
 
 
-class WatchedDisk(Disk):
-    def __init__(self) -> None:
-        self.before_sync: Callable[[], None] = lambda: None
-
-    def sync(self, fd: int) -> None:
-        self.before_sync()
-        super().sync(fd)
-
-
 def test_source_state_counts_as_journaled_once_it_is_durable(tmp_path: Path) -> None:
     """Notes about a source are dropped then, and a power cut may take the unsynced ones."""
-    disk = WatchedDisk()
+    disk = TroubledDisk()
     journal = Journal.create(tmp_path, "f.n.0.00000001", disk=disk)
     seen: list[tuple[bool, bool]] = []
 

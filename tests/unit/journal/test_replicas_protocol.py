@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replicas.replicas import LOOK_SECONDS
@@ -313,17 +312,16 @@ def test_replica_removed_during_the_damage_check_ends_no_thread(
 
 
 def test_replica_that_fails_to_close_keeps_no_other_from_closing(
-    store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
+    store: JournalStore,
+    far: ReplicaJournal,
+    disk: FaultyDisk,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     replica_of(store, far)
     replica = store.replicas.journals[THEIRS]
-
-    def fails() -> None:
-        raise JournalFailedError("no disk")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(replica, "close", fails)
-        store.replicas.stop()
+    disk.failing_sync = errno.EIO
+    store.replicas.stop()
+    assert f"replica {THEIRS} is not closed cleanly" in caplog.text
     replica.close()
 
 
