@@ -63,7 +63,7 @@ def top(context: CliContext, store: Store, as_json: bool) -> None:
         for headers, rows in tables(seen, View()):
             show_table(headers, rows)
     else:
-        with keyboard() as wait:
+        with keyboard(sys.stdin.fileno()) as wait:
             live(context, store, wait)
 
 
@@ -141,9 +141,8 @@ def _until_next_look(
 
 
 @contextmanager
-def keyboard() -> Iterator[Wait]:
-    """Yield a reader of single keys, without echo. Standard input must be a terminal."""
-    fd = sys.stdin.fileno()
+def keyboard(fd: int) -> Iterator[Wait]:
+    """Yield a reader of single keys from the terminal ``fd``, without echo."""
     before = termios.tcgetattr(fd)
 
     def wait(seconds: float) -> str:

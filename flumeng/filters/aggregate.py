@@ -57,10 +57,11 @@ class AggregateStage:
     by: tuple[str, ...]
     values: tuple[tuple[str, Value], ...]
     window_micros: int
+    rows_at_once: int = ROWS_AT_ONCE
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts: list[_Part] = []
-        for events in gathered(batches, ROWS_AT_ONCE):
+        for events in gathered(batches, self.rows_at_once):
             parts.append(self._summed(events))
             while len(parts) > 1 and parts[-2].rows <= 2 * parts[-1].rows:
                 parts[-2:] = [_Part.merged(parts[-2:])]

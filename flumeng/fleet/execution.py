@@ -43,8 +43,6 @@ from flumeng.fleet.waves import (
 from flumeng.platform.errors import ConflictError, FlumengError
 from zkschema.records import PushClaim, PushSource
 
-WINDOW_SECONDS = 30.0
-"""Interval between checks whether a window has opened."""
 STOP_SECONDS = 0.2
 GONE_SECONDS = 2.0
 """Interval between checks whether flows that are being deleted are removed."""
@@ -72,7 +70,7 @@ Report = Callable[[Instruction | Note], None]
 @dataclass(frozen=True)
 class Manner:
     """How to push. ``verb`` as in ``PushEntry``; ``back``: the source of a revert, with a separate
-    id."""
+    id. ``window_seconds``: interval between checks whether a window has opened."""
 
     verb: str
     source: PushSource
@@ -81,6 +79,7 @@ class Manner:
     on_failure: Literal["stop", "rollback"] = "stop"
     take_over: bool = False
     wait_for_windows: bool = False
+    window_seconds: float = 30.0
 
 
 @dataclass
@@ -125,7 +124,7 @@ class Execution:
 
     def _drive(self, machine: Waves) -> Outcome:
         event: Event = Tick()
-        patience_seconds = WINDOW_SECONDS if self.manner.wait_for_windows else None
+        patience_seconds = self.manner.window_seconds if self.manner.wait_for_windows else None
         while True:
             for instruction in machine.handle(event):
                 self.report(instruction)

@@ -117,7 +117,7 @@ def _from_backend(name: str, backend: SecretBackend) -> Secret:
         secret, where = os.environ.get(backend.env), f"the environment variable {backend.env}"
     else:
         where = f"the command {backend.command[0]}"
-        command = _commands.setdefault(backend.command, _Command(backend.command))
+        command = _commands.setdefault(backend.command, Command(backend.command))
         secret = _text(command.output(name), f"the secret {name} of {where}")
     if not secret:
         raise UserError(f"there is no secret {name} in {where}, which the policy file names")
@@ -148,9 +148,9 @@ def _text(content: bytes, what: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-class _Command:
-    def __init__(self, words: tuple[str, ...]) -> None:
-        self._words = words
+class Command:
+    def __init__(self, words: tuple[str, ...], seconds: float = COMMAND_SECONDS) -> None:
+        self._words, self._seconds = words, seconds
         self._lock = threading.Lock()
         self._until = 0.0
         self._printed = b""
@@ -160,7 +160,7 @@ class _Command:
         """Return the command's output, at most MAX_BYTES + 1. Raises ``UserError``."""
         with self._lock:
             if time.monotonic() >= self._until:
-                self._printed, self._trouble = _run(self._words)
+                self._printed, self._trouble = _run(self._words, self._seconds)
                 self._until = time.monotonic() + KEEP_SECONDS
             if self._trouble:
                 raise UserError(
@@ -169,10 +169,10 @@ class _Command:
             return self._printed
 
 
-_commands: dict[tuple[str, ...], _Command] = {}
+_commands: dict[tuple[str, ...], Command] = {}
 
 
-def _run(words: tuple[str, ...]) -> tuple[bytes, str]:
+def _run(words: tuple[str, ...], seconds: float) -> tuple[bytes, str]:
     quiet = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
@@ -181,7 +181,7 @@ def _run(words: tuple[str, ...]) -> tuple[bytes, str]:
     except OSError as error:
         return b"", f"does not start: {error.strerror}"
     expired = threading.Event()
-    late = threading.Timer(COMMAND_SECONDS, _expire, [process, expired])
+    late = threading.Timer(seconds, _expire, [process, expired])
     late.start()
     with process:
         assert process.stdout is not None
@@ -190,7 +190,7 @@ def _run(words: tuple[str, ...]) -> tuple[bytes, str]:
             _kill(process)
     late.cancel()
     if expired.is_set():
-        return b"", f"did not end within {COMMAND_SECONDS:.0f} s"
+        return b"", f"did not end within {seconds:.0f} s"
     if process.returncode and len(printed) <= MAX_BYTES:
         return b"", f"ended with {process.returncode}"
     return printed, ""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.connectors.journals import positions
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper import ABSENT, tree
@@ -68,9 +67,7 @@ def test_healthy_journals_keep_moving_while_others_are_frozen_or_dead(
     frozen: LightServers,
     dead: LightServers,
     healthy: LightServers,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(positions, "BACKOFF_MOST_SECONDS", 1.0)
     wait_for(lambda: len(watcher.of(NAMES)) == len(NAMES))
     frozen.freeze()
     dead.kill()

@@ -17,11 +17,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from flumeng.agent.collector import pipeline as pipeline_module
 from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.plan_cache import PlanCache
 from flumeng.agent.pyspark.options import Options
 from flumeng.agent.pyspark.source import BatchReader
 from flumeng.config import parse_flow
@@ -87,9 +85,8 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 
 @pytest.fixture
-def write(spark: SparkSession, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Write:
+def write(spark: SparkSession, guarded: Guarded) -> Write:
     """Writes events ``start`` to ``end - 1`` as the batch of a pipeline, and gives its rows."""
-    monkeypatch.setattr(pipeline_module, "_plans", PlanCache())
     numbers = itertools.count()
 
     def write(pipeline: SparkPipeline, start: int, end: int, partition: str = WEB) -> list[Row]:

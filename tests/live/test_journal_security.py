@@ -32,7 +32,7 @@ from flumeng.connectors.journals.reader import JournalReader
 from flumeng.journal.log.errors import DeniedError, TapDeniedError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
-from flumeng.journal.serving import service, watch_client
+from flumeng.journal.serving import watch_client
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
@@ -482,8 +482,7 @@ def test_one_peer_with_many_reads_leaves_room_for_another(served: Served) -> Non
 
 
 @pytest.fixture
-def renewed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Any, Any, Any]]:
-    monkeypatch.setattr(service, "LOOK_SECONDS", 0.05)
+def renewed(tmp_path: Path) -> Iterator[tuple[Any, Any, Any]]:
     certificates = Certificates(tmp_path / "certificates")
     folder = certificates.folder("node", "collector")
     journal = MemoryJournal.create(tmp_path, WEB, limits=Limits(1 << 20))
@@ -523,7 +522,6 @@ def test_new_certificate_is_served_at_the_same_port(renewed: tuple[Any, Any, Any
         wait_for(
             lambda: shown(address, proof) not in (before, None),
             "it still shows the old one",
-            seconds=20,
         )
         # a reader makes its call again, as after a restart
         assert retry(lambda: bodies(client.read(WEB, 0, EVENTS)), UnavailableError) == EVENTS
@@ -535,7 +533,7 @@ def test_invalid_new_certificate_does_not_replace_the_good_one(
     _, keystore, address = renewed
     proof = Proof.of(keystore.load())
     Keystore(keystore.folder, "node").certificate.write_bytes(b"no certificate")
-    wait_for(lambda: "serves with the previous certificate" in caplog.text, seconds=10)
+    wait_for(lambda: "serves with the previous certificate" in caplog.text)
     with JournalClient(address, 10, prove=lambda: proof) as client:
         assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
 

@@ -15,7 +15,6 @@ import pytest
 from pyarrow import flight
 
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.serving import server as servers
 from flumeng.journal.serving import watch_client
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
@@ -85,11 +84,8 @@ def test_new_position_reaches_the_reader_at_once(journal: Journal, server: Journ
     assert sorted(asyncio.run(run()))[5] < 0.1
 
 
-def test_watches_beyond_the_limit_get_one_answer_and_cost_no_thread(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "WATCHES_AT_ONCE", 3)
-    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
+def test_watches_beyond_the_limit_get_one_answer_and_cost_no_thread(journal: Journal) -> None:
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal}, watches_at_once=3)
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -132,11 +128,7 @@ def test_server_that_stops_ends_its_watches_at_once(journal: Journal) -> None:
     asyncio.run(run())
 
 
-def test_silent_or_missing_server_is_unavailable_in_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(watch_client, "GRACE_SECONDS", 0.5)
-
+def test_silent_or_missing_server_is_unavailable_in_time() -> None:
     async def run(address: str) -> None:
         began = time.monotonic()
         with pytest.raises(UnavailableError):
@@ -172,10 +164,7 @@ def test_server_without_watches_is_polled_for_positions() -> None:
     assert (answer.positions[ID].safe, answer.not_served) == (7, (OTHER,))
 
 
-def test_reads_beyond_the_limit_are_refused_as_unavailable(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "READS_AT_ONCE", 2)
+def test_reads_beyond_the_limit_are_refused_as_unavailable(journal: Journal) -> None:
     append(journal)
     entered, leave = threading.Semaphore(0), threading.Event()
 
@@ -191,7 +180,7 @@ def test_reads_beyond_the_limit_are_refused_as_unavailable(
             yield from journal.read_frames(start, end)
 
     slow: Any = Slow()
-    server = JournalServer("127.0.0.1", journals=lambda: {ID: slow})
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: slow}, reads_at_once=2)
 
     def read() -> int:
         with JournalClient(server.address) as client:
@@ -211,12 +200,8 @@ def test_reads_beyond_the_limit_are_refused_as_unavailable(
     assert server.stop()
 
 
-def test_hanging_reads_do_not_keep_others_out(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_reads_do_not_keep_others_out(journal: Journal) -> None:
     """They cannot be ended, when a reader is frozen or a disk hangs."""
-    monkeypatch.setattr(servers, "READS_AT_ONCE", 1)
-    monkeypatch.setattr(servers, "STILL_SECONDS", 1.0)
     append(journal)
     entered, leave = threading.Semaphore(0), threading.Event()
 
@@ -236,7 +221,9 @@ def test_hanging_reads_do_not_keep_others_out(
             yield from journal.read_frames(start, end)
 
     hanging: Any = Hanging()
-    server = JournalServer("127.0.0.1", journals=lambda: {ID: hanging})
+    server = JournalServer(
+        "127.0.0.1", journals=lambda: {ID: hanging}, reads_at_once=1, still_seconds=1.0
+    )
 
     def read() -> int:
         with JournalClient(server.address) as client:

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from flumeng.agent.collector import pipeline as pipeline_module
 from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
@@ -41,23 +40,26 @@ TEAMS = "{{csv: '{}/teams.csv', schema: 'number BIGINT, team STRING', refresh_se
 Write = Callable[..., list[Row]]
 
 
+class CountedPlans(PlanCache):
+    """``made`` has one entry for each prepared plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[object] = []
+
+    def take(
+        self, pipeline: Any, splits: int, versions: Any, prepare: Callable[[], LazyBatch]
+    ) -> LazyBatch:
+        def counted() -> LazyBatch:
+            self.made.append(pipeline)
+            return prepare()
+
+        return super().take(pipeline, splits, versions, counted)
+
+
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """One entry for each prepared plan; the cache is this test's own."""
-    made: list[object] = []
-
-    class Counted(PlanCache):
-        def take(
-            self, pipeline: Any, splits: int, versions: Any, prepare: Callable[[], LazyBatch]
-        ) -> LazyBatch:
-            def counted() -> LazyBatch:
-                made.append(pipeline)
-                return prepare()
-
-            return super().take(pipeline, splits, versions, counted)
-
-    monkeypatch.setattr(pipeline_module, "_plans", Counted())
-    return made
+def plans() -> CountedPlans:
+    return CountedPlans()
 
 
 @pytest.fixture
@@ -83,14 +85,18 @@ class ReaderWithPassword(JournalReader):
 
 
 def build(
-    spark: SparkSession, tmp_path: Path, filters: str, reader: Reader | None = None
+    spark: SparkSession,
+    tmp_path: Path,
+    filters: str,
+    reader: Reader | None = None,
+    **plans: PlanCache,
 ) -> SparkPipeline:
     text = (
         "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
         f"filters: [{filters}], sinks: [files: {{path: '{tmp_path}/lake', format: json, "
         "compression: none}]}"
     )
-    return SparkPipeline(spark, parse_flow(text), TASK, reader or JournalReader())
+    return SparkPipeline(spark, parse_flow(text), TASK, reader or JournalReader(), **plans)
 
 
 @pytest.fixture
@@ -137,16 +143,16 @@ def seqs(rows: list[Row]) -> list[int]:
     ],
 )
 def test_batches_have_their_own_events_and_share_one_plan(
-    spark: SparkSession, tmp_path: Path, write: Write, made: list[object], filters: str
+    spark: SparkSession, tmp_path: Path, write: Write, plans: CountedPlans, filters: str
 ) -> None:
-    pipeline = build(spark, tmp_path, filters)
+    pipeline = build(spark, tmp_path, filters, plans=plans)
     for start, end in ((0, 20), (20, 22), (22, 60), (0, 60)):
         rows = write(pipeline, start, end)
         assert seqs(rows) == list(range(start, end))
         assert {row.host for row in rows} == {"HOST"}
-    assert len(made) == 1
+    assert len(plans.made) == 1
     assert seqs(write(pipeline, 5, 25, splits=3)) == list(range(5, 25))
-    assert len(made) == 2
+    assert len(plans.made) == 2
 
 
 def test_job_properties_do_not_contain_the_readers_credentials(
@@ -196,12 +202,15 @@ def test_existence_subquery_is_computed_for_each_batch(
 
 
 def test_refreshed_table_is_used_by_the_next_batch(
-    spark: SparkSession, tmp_path: Path, write: Write, made: list[object]
+    spark: SparkSession, tmp_path: Path, write: Write, plans: CountedPlans
 ) -> None:
     teams = tmp_path / "teams.csv"
     query = "SELECT e.seq, t.team FROM events e JOIN teams t ON e.seq % 2 = t.number"
     pipeline = build(
-        spark, tmp_path, f"sql: {{query: '{query}', tables: {{teams: {TEAMS.format(tmp_path)}}}}}"
+        spark,
+        tmp_path,
+        f"sql: {{query: '{query}', tables: {{teams: {TEAMS.format(tmp_path)}}}}}",
+        plans=plans,
     )
     for turn, team in enumerate(("red", "blue", "blue")):
         teams.write_text(f"number,team\n0,{team}\n")
@@ -209,7 +218,7 @@ def test_refreshed_table_is_used_by_the_next_batch(
         rows = write(pipeline, 10, 20)
         assert {row.team for row in rows} == {team}
         assert seqs(rows) == [10, 12, 14, 16, 18]
-        assert len(made) == min(turn, 1) + 1
+        assert len(plans.made) == min(turn, 1) + 1
 
 
 def test_flows_with_the_same_text_do_not_share_results(
@@ -232,24 +241,25 @@ def test_flows_with_the_same_text_do_not_share_results(
 
 
 def test_batch_after_a_failure_is_planned_again(
-    spark: SparkSession, tmp_path: Path, write: Write, made: list[object]
+    spark: SparkSession, tmp_path: Path, write: Write, plans: CountedPlans
 ) -> None:
-    pipeline = build(spark, tmp_path, "sql: 'SELECT seq FROM events'")
+    pipeline = build(spark, tmp_path, "sql: 'SELECT seq FROM events'", plans=plans)
     write(pipeline, 0, 10)
     with pytest.raises(UnreadableError):
         write(pipeline, 10, 20, address="127.0.0.1:1")
     assert seqs(write(pipeline, 10, 20)) == list(range(10, 20))
-    assert len(made) == 2
+    assert len(plans.made) == 2
 
 
 def test_large_events_go_through_spark_in_small_batches(
-    spark: SparkSession, tmp_path: Path, write: Write, made: list[object]
+    spark: SparkSession, tmp_path: Path, write: Write, plans: CountedPlans
 ) -> None:
-    pipeline = build(spark, tmp_path, "sql: 'SELECT seq, length(body) AS bytes, body FROM events'")
+    query = "sql: 'SELECT seq, length(body) AS bytes, body FROM events'"
+    pipeline = build(spark, tmp_path, query, plans=plans)
     assert seqs(write(pipeline, 0, EVENTS)) == list(range(EVENTS))
     rows = write(pipeline, EVENTS, EVENTS + LARGE, splits=1)
     assert [(row.seq, row.bytes) for row in sorted(rows)] == [
         (seq, 1_000_000) for seq in range(EVENTS, EVENTS + LARGE)
     ]
-    assert len(made) == 3, "it is planned anew, and the batch has not failed"
+    assert len(plans.made) == 3, "it is planned anew, and the batch has not failed"
     assert seqs(write(pipeline, 0, EVENTS)) == list(range(EVENTS))

@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -453,10 +453,12 @@ def refusal(sessions: Sessions, folder: Path | None, hosts: str = "") -> str:
     return str(refused.value)
 
 
-def answer_to_nobody(port: int) -> bytes:
-    """The server's answer over TLS to a client without a certificate."""
+def answer_to(keystore: Keystore | None, port: int) -> bytes:
+    """The server's answer over TLS to a client with this certificate, or without one."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if keystore is not None:
+        context.load_cert_chain(keystore.certificate, keystore.key)
     try:
         with socket.create_connection(("127.0.0.1", port), 5) as connection:
             stranger = context.wrap_socket(connection)
@@ -470,7 +472,7 @@ def test_client_without_a_certificate_is_refused(
     secure_zookeeper: RealZooKeeper, sessions: Sessions
 ) -> None:
     assert "accepts only TLS" in refusal(sessions, None)
-    assert answer_to_nobody(secure_zookeeper.port) == b""
+    assert answer_to(None, secure_zookeeper.port) == b""
 
 
 def test_the_certificate_of_another_authority_is_refused(
@@ -482,13 +484,14 @@ def test_the_certificate_of_another_authority_is_refused(
     assert "refuses the certificate" in refusal(sessions, folder)
 
 
-def test_expired_certificate_is_reported_by_the_client_and_the_server(
-    certificates: Certificates, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+def test_expired_certificate_is_reported_by_the_client_and_refused_by_the_server(
+    certificates: Certificates, sessions: Sessions, secure_zookeeper: RealZooKeeper
 ) -> None:
+    valid = Keystore(certificates.folder("admin", name="root"), "admin")
+    assert answer_to(valid, secure_zookeeper.port)
     folder = certificates.folder("admin", name="late", days=-0.001)
     assert "expired on" in refusal(sessions, folder)
-    monkeypatch.setattr("flumeng.control.zookeeper.tls._require_valid", lambda *_: None)
-    assert "refuses the certificate" in refusal(sessions, folder)
+    assert answer_to(Keystore(folder, "admin"), secure_zookeeper.port) == b""
 
 
 def test_a_server_for_another_host_is_not_trusted(
@@ -630,22 +633,23 @@ class CrashError(Exception):
     pass
 
 
-def test_interrupted_securing_is_continued(
-    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class CrashingStore(ZooKeeperStore):
+    """The store of a process that ends when it has set half of the lists."""
+
+    def set_access_lists(self, lists: Mapping[str, AccessList]) -> int:
+        super().set_access_lists(dict(list(lists.items())[: len(lists) // 2]))
+        raise CrashError
+
+
+def test_interrupted_securing_is_continued(sessions: Sessions) -> None:
     """After any part of the lists: verify names the rest, and the next call sets it."""
     admin = sessions.of("admin", "root")
     tree.init(admin)
-    whole = ZooKeeperStore.set_access_lists
-
-    def half(self: ZooKeeperStore, wanted: dict[str, AccessList]) -> int:
-        whole(self, dict(list(wanted.items())[: len(wanted) // 2]))
-        raise CrashError
-
-    monkeypatch.setattr(ZooKeeperStore, "set_access_lists", half)
+    crashing = CrashingStore(sessions.hosts, session_seconds=4, roles=["admin"])
+    sessions.opened.append(crashing)
+    assert crashing.wait_connected(4)
     with pytest.raises(CrashError):
-        secure(admin)
-    monkeypatch.setattr(ZooKeeperStore, "set_access_lists", whole)
+        secure(crashing)
     left = [problem for problem in verify_cluster(admin) if "looser: world:anyone" in problem.what]
     assert left, "half of the lists were not set, and nobody says so"
     assert secure(admin) == len(left)

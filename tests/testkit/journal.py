@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.disk import Disk, TimedDisk
 
 
 def numbered_events(first: int, count: int, body_bytes: int = 12) -> pa.RecordBatch:
@@ -32,6 +33,31 @@ ATOMIC_BYTES = 512
 
 class KilledError(BaseException):
     """The process that used the disk counts as dead; product code must not catch this."""
+
+
+class TroubledDisk(TimedDisk):
+    """Writes to a real disk; calls ``before_sync``, and has no room while it is ``full``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_sync: Callable[[], None] = lambda: None
+        self.full = False
+
+    def sync(self, fd: int) -> None:
+        self.before_sync()
+        super().sync(fd)
+
+    def free_bytes(self, fd: int) -> int:
+        return 0 if self.full else super().free_bytes(fd)
+
+    def fail_syncs(self) -> None:
+        def fail() -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        self.before_sync = fail
+
+    def heal(self) -> None:
+        self.before_sync = lambda: None
 
 
 class FaultyDisk(Disk):

@@ -60,11 +60,11 @@ def make_later(cache: Path) -> None:
     timer.start()
 
 
-def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
+def make_in_background(cache: Path, room_bytes: int = ROOM_BYTES) -> subprocess.Popen[bytes] | None:
     """Start creating the archive at low priority; None when it exists or the disk is full."""
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if archive_in(cache).exists() or shutil.disk_usage(cache).free < ROOM_BYTES:
+        if archive_in(cache).exists() or shutil.disk_usage(cache).free < room_bytes:
             return None
     except OSError:
         return None

@@ -44,14 +44,14 @@ class DeadLetterLimits:
             with self._lock:
                 self._pipelines[pipeline.spec.flow] = pipeline
 
-    def turn(self) -> None:
+    def turn(self, every_seconds: float = EVERY_SECONDS) -> None:
         """Apply the limits of each flow, at most once an hour."""
         with self._lock:
             flows = {flow: pipeline.spec for flow, pipeline in self._pipelines.items()}
         self._looked = {flow: at for flow, at in self._looked.items() if flow in flows}
         now = time.monotonic()
         for flow, spec in flows.items():
-            if now - self._looked.get(flow, -EVERY_SECONDS) >= EVERY_SECONDS:
+            if now - self._looked.get(flow, -every_seconds) >= every_seconds:
                 self._looked[flow] = now
                 try:
                     self.apply(spec)

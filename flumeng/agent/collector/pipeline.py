@@ -49,11 +49,16 @@ class SparkPipeline:
     """See ``Pipeline``. ``modules``: the Python modules that executors import for this pipeline."""
 
     def __init__(
-        self, session: SparkSession, spec: FlowSpec, task: TaskRevision, reader: Reader
+        self,
+        session: SparkSession,
+        spec: FlowSpec,
+        task: TaskRevision,
+        reader: Reader,
+        plans: PlanCache = _plans,
     ) -> None:
         """Build and try the pipeline; ``reader`` runs on executors. Raises as ``plan``."""
         self.spec = spec
-        self._spark = session
+        self._spark, self._plans = session, plans
         self.task = task
         self._name = f"{task.flow}/{task.task}"
         counts = accumulators.counts(session)
@@ -163,7 +168,7 @@ class SparkPipeline:
 
     def failed(self) -> None:
         """Evict the cached plan, so that Spark plans the next batch again."""
-        _plans.forget(self._key)
+        self._plans.forget(self._key)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
         """Return each sink's result, from the rows of its last stage. The result for dead letters
@@ -211,10 +216,10 @@ class SparkPipeline:
         if self._admitting is not None:
             credentials = self._admitting.credentials()
             if credentials != self._prepared_with:
-                _plans.forget(self._key)
+                self._plans.forget(self._key)
             self._prepared_with = credentials
         versions = [table.version for table in self._stages.tables]
-        prepared = _plans.take(
+        prepared = self._plans.take(
             self._key,
             splits,
             versions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -42,6 +43,7 @@ class Surroundings:
     positions: OpenPositions
     report: Report
     open_store: OpenStore = file_store.open_store
+    clock: Callable[[], float] = time.monotonic
     measures: Measures = field(default_factory=Measures)
     tree: TreeWatch = field(init=False)
 
@@ -99,6 +101,7 @@ class Takeover:
             pipeline,
             self._partitions,
             size=self.size,
+            clock=around.clock,
             open_store=around.open_store,
         )
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)

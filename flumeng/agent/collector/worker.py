@@ -101,12 +101,12 @@ class Worker:
                 return
         log.info("the node is gone")
 
-    def require_turning(self) -> None:
+    def require_turning(self, hung_seconds: float = HUNG_SECONDS) -> None:
         """Raise TimeoutError when a loop of the collector hangs. A liveness probe; thread-safe."""
         loops = {"configure": self._configuring_since, "watch": self._looking_since}
         for loop, since in loops.items():
-            if since is not None and time.monotonic() - since > HUNG_SECONDS:
-                raise TimeoutError(f"the loop {loop!r} has hung for {HUNG_SECONDS:g} s")
+            if since is not None and time.monotonic() - since > hung_seconds:
+                raise TimeoutError(f"the loop {loop!r} has hung for {hung_seconds:g} s")
 
     def _configure(self, number: int, assignments: Mapping[str, Assignment]) -> None:
         for key in self._runners.keys() - assignments.keys():

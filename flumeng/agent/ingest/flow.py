@@ -34,7 +34,6 @@ from flumeng.platform.rate_limit import RateLimit
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 2.0
-RETRY_SECONDS = 1.0
 RETRY_MOST_SECONDS = 30.0
 JOURNAL, CHOKE = "journal", "choke"
 
@@ -144,6 +143,7 @@ class FlowRunner:
         policy: Policy = UNRESTRICTED,
         acked: Callable[[str], int] = lambda _: 0,
         awaits: Callable[[], None] = lambda: None,
+        retry_seconds: float = 1.0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._assigned: Task | None = task
@@ -168,7 +168,7 @@ class FlowRunner:
         self._choked: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._error: str | None = None
-        self._backoff = Backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
+        self._backoff = Backoff(retry_seconds, RETRY_MOST_SECONDS)
         self._wake = asyncio.Event()
         self.finished = asyncio.create_task(self._run())
 

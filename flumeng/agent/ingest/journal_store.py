@@ -36,9 +36,6 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 log = logging.getLogger(__name__)
 
-PREDECESSOR_SECONDS = 10.0
-"""How long to wait for an ending worker process that still has the journals open."""
-
 _RETRY_SECONDS = 0.1
 
 
@@ -63,9 +60,11 @@ class JournalStore:
         opened: Callable[[], None] = lambda: None,
         *,
         replicas: Replicas | None = None,
+        predecessor_seconds: float = 10.0,
     ) -> None:
         """Open this worker's journals; ``opened`` is called after each. ``max_bytes`` bounds the
-        node's journals; workers get equal parts. Raises UserError for an unusable directory."""
+        node's journals; workers get equal parts. ``predecessor_seconds``: how long to wait for an
+        ending process with the journals open. Raises UserError for an unusable directory."""
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
         self.disk = TimedDisk()
@@ -91,7 +90,7 @@ class JournalStore:
             names = [path.name for directory in self._places() for path in Journal.find(directory)]
         except OSError as error:
             raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
-        patience = time.monotonic() + PREDECESSOR_SECONDS
+        patience = time.monotonic() + predecessor_seconds
         for name in names:
             if not is_journal(name):
                 log.warning("the directory %s is not a journal and is ignored", name)

@@ -12,8 +12,6 @@ from flumeng.agent.node.protocol import ALIVE_SECONDS, Message
 from flumeng.journal.log.group_commit import commit_threads
 
 ALIVE: Message = {"type": "alive"}
-HELD_SECONDS = 10.0
-"""A commit without progress for so long, as in a sync, is reported; waiting for room is not."""
 
 
 class Opening:
@@ -29,16 +27,19 @@ class Opening:
             self._send(ALIVE)
 
 
-async def stay_alive(send: Callable[[Message], None]) -> None:
+async def stay_alive(
+    send: Callable[[Message], None], seconds: float = ALIVE_SECONDS, held_seconds: float = 10.0
+) -> None:
     """Report periodically that the worker is alive, until cancelled. ``send`` has its own thread,
-    since all threads of the loop may wait for a disk."""
+    since all threads of the loop may wait for a disk. A commit without progress for
+    ``held_seconds``, as in a sync, is reported; waiting for room is not."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1, "alive") as sender:
         while True:
-            await loop.run_in_executor(sender, send, _alive())
-            await asyncio.sleep(ALIVE_SECONDS)
+            await loop.run_in_executor(sender, send, _alive(held_seconds))
+            await asyncio.sleep(seconds)
 
 
-def _alive() -> Message:
-    journal = commit_threads().stuck(HELD_SECONDS)
+def _alive(held_seconds: float) -> Message:
+    journal = commit_threads().stuck(held_seconds)
     return {**ALIVE, "held": f"disk: journal {journal}"} if journal else ALIVE

@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 STATUS_SECONDS = 1.0
 SERVER_STOP_SECONDS = 1.0
 AWAITS_SECONDS = 0.1
-KEY_SECONDS = 2.0
 STUCK_SECONDS = 30.0
 BLOCKING_CALLS = 16
 
@@ -59,8 +58,9 @@ class Worker:
         *,
         keystore: Keystore | None = None,
         actions: Actions = NO_ACTIONS,
+        key_seconds: float = 2.0,
     ) -> None:
-        self._actions = actions
+        self._actions, self._key_seconds = actions, key_seconds
         self._journal_store = journal_store
         self._replicas = journal_store.replicas
         self._key_search = KeySearch(lambda: journal_store.journals)
@@ -284,7 +284,7 @@ class Worker:
         while True:
             if await asyncio.to_thread(self._key_search.search):
                 self._changed.set()
-            await asyncio.sleep(KEY_SECONDS)
+            await asyncio.sleep(self._key_seconds)
 
     async def _report(self) -> float:
         began = time.monotonic()

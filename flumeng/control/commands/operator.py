@@ -24,18 +24,19 @@ COMMAND_CHARACTERS = 8192
 NAME_CHARACTERS = 60
 MOST_LOOKS = 2000
 """The most entries that one call of ``trim_audit`` reads."""
-SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Operator:
-    """The author of a change. ``now``: seconds since the epoch, for display only."""
+    """The author of a change. ``now``: seconds since the epoch, for display only.
+    ``settle_seconds``: how long to look for the entry of a change without a reply."""
 
     store: Store
     author: str
     reason: str
     now: float
+    settle_seconds: float = 8.0
 
     def entry(self, command: str) -> records.Audit:
         return records.Audit(who=self.author, command=command, reason=self.reason, time=self.now)
@@ -78,7 +79,7 @@ class Operator:
 
     def _appears(self, own: Put) -> bool:
         """Return whether the entry appears in time; False proves nothing: a server may lag."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + self.settle_seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(UnavailableError):
                 if self.store.exists(own.path):

@@ -24,7 +24,7 @@ TEXT_CHARACTERS = 100_000
 """A longer text of a deleted flow is not kept."""
 
 
-def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
+def tombstone_writes(operator: Operator, flow: str, keep: int = KEEP_TOMBSTONES) -> list[Write]:
     """Return the writes of a flow's tombstone, and the removal of the oldest ones."""
     store = operator.store
     path = paths.tombstone(flow)
@@ -44,7 +44,7 @@ def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
     )
     names = store.children(paths.tombstones())
     removed = [Remove(path, ANY)] if flow in names else []  # a new znode belongs to this tree
-    return [*removed, Put(path, record, ABSENT), *_oldest(store, names, flow)]
+    return [*removed, Put(path, record, ABSENT), *_oldest(store, names, flow, keep)]
 
 
 def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[str]:
@@ -56,14 +56,11 @@ def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[st
     return {name for name, end in past.items() if end and end.created > schema.created}
 
 
-def _oldest(store: Store, names: list[str], flow: str) -> list[Write]:
+def _oldest(store: Store, names: list[str], flow: str, keep: int) -> list[Write]:
     others = [name for name in names if name != flow]
-    if len(others) < KEEP_TOMBSTONES:
+    if len(others) < keep:
         return []
     readable = readable_by_name(store, paths.tombstone, others)
     times = {name: past.value.time for name, past in readable.items()}
     by_age = sorted((times.get(name, 0.0), name) for name in others)
-    return [
-        Remove(paths.tombstone(name), ANY)
-        for _, name in by_age[: len(by_age) + 1 - KEEP_TOMBSTONES]
-    ]
+    return [Remove(paths.tombstone(name), ANY) for _, name in by_age[: len(by_age) + 1 - keep]]

@@ -80,7 +80,6 @@ def master_of(flow: str, masters: Collection[str]) -> str | None:
 
 ROUND_SECONDS = 60.0
 PART_SECONDS = 0.25
-PART_ZNODES = 1000
 RETRY_SECONDS = 2.0
 MOST_READS = 10
 START_SECONDS = 120.0
@@ -110,8 +109,8 @@ READ = frozenset(
 class Round:
     """Rereads everything in parts. ``clock`` is monotonic; the first round begins at once."""
 
-    def __init__(self, me: str, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, me: str, clock: Callable[[], float], part_znodes: int) -> None:
+        self._clock, self._part_znodes = clock, part_znodes
         self._seconds = ROUND_SECONDS * _jitter(me)
         self._left: list[Path] = []
         self._at = 0.0
@@ -129,7 +128,7 @@ class Round:
         self._left = requested
 
     def take(self) -> list[Path]:
-        part, self._left = self._left[:PART_ZNODES], self._left[PART_ZNODES:]
+        part, self._left = self._left[: self._part_znodes], self._left[self._part_znodes :]
         return part
 
     def end(self) -> None:
@@ -153,13 +152,15 @@ class Reader:
         clock: Callable[[], float],
         wall: Callable[[], float],
         is_live: IsLive = lambda *_: True,
+        *,
+        part_znodes: int = 1000,
     ) -> None:
         self._store = store
         self._me = me
         self._wall = wall
         self._events: SimpleQueue[str] = SimpleQueue()
         self._stale = True
-        self._round = Round(me, clock)
+        self._round = Round(me, clock, part_znodes)
         self._mirror = Mirror(store, is_live)
         self._views = Views(store, self._mirror)
         self._masters: dict[str, Versioned[LiveMaster] | Unreadable] = {}

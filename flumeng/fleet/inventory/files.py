@@ -77,10 +77,10 @@ def read_inventory(directory: Path) -> Inventory:
     )
 
 
-def revision(directory: Path) -> str:
+def revision(directory: Path, seconds: float = GIT_SECONDS) -> str:
     """Return the directory's git commit, with ``+`` for uncommitted changes; empty without git."""
-    head = _git(directory, "rev-parse", "--verify", "HEAD")
-    changes = _git(directory, "status", "--porcelain", "--", ".") if head else None
+    head = _git(directory, seconds, "rev-parse", "--verify", "HEAD")
+    changes = _git(directory, seconds, "status", "--porcelain", "--", ".") if head else None
     if not head or changes is None:
         return ""
     return head.strip() + ("+" if changes else "")
@@ -230,14 +230,14 @@ def _digest(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _git(directory: Path, *words: str) -> str | None:
+def _git(directory: Path, seconds: float, *words: str) -> str | None:
     try:
         done = subprocess.run(
             ("git", "--no-optional-locks", "-C", str(directory), *words),
             capture_output=True,
             check=True,
             stdin=subprocess.DEVNULL,
-            timeout=GIT_SECONDS,
+            timeout=seconds,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -155,26 +155,27 @@ def _decrypted(cipher: Any, nonce: bytes, sealed: pa.Buffer, associated: bytes) 
     return message
 
 
+@dataclass
 class Sealer:
     """Encrypts the frames of one journal, in the thread that appends them."""
 
-    def __init__(
-        self, key: Key, journal: bytes, chance: Callable[[int], bytes] = os.urandom
-    ) -> None:
-        self._key = key
-        self._journal = journal
-        self._chance = chance
+    key: Key
+    journal: bytes
+    chance: Callable[[int], bytes] = os.urandom
+    frames_a_salt: int = FRAMES_A_SALT
+
+    def __post_init__(self) -> None:
         self._begin()
 
     def seal(
         self, header: FrameHeader, state: bytes, message: Any
     ) -> tuple[FrameHeader, list[Any]]:
         """Encrypt a frame and return its new header and buffers, which differ at each call."""
-        if self._count == FRAMES_A_SALT:
+        if self._count == self.frames_a_salt:
             self._begin()
-        nonce = _NONCE.pack(self._count, self._chance(8))
+        nonce = _NONCE.pack(self._count, self.chance(8))
         self._count += 1
-        envelope = _ENVELOPE.pack(bytes.fromhex(self._key.id), self._salt, nonce)
+        envelope = _ENVELOPE.pack(bytes.fromhex(self.key.id), self._salt, nonce)
         size = header.message_bytes + ENCRYPTION_BYTES
         header = replace(header, encrypted=True, message_bytes=size)
         associated = _associated(header, envelope, state)
@@ -184,8 +185,8 @@ class Sealer:
         return header, [header.pack(), *parts]
 
     def _begin(self) -> None:
-        self._salt = self._chance(SALT_BYTES)
-        self._cipher = _cipher(self._key, self._salt, self._journal)
+        self._salt = self.chance(SALT_BYTES)
+        self._cipher = _cipher(self.key, self._salt, self.journal)
         self._count = 0
 
 

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,7 +41,6 @@ Message = dict[str, Any]
 
 LOOK_SECONDS = 0.5
 BYTES_PER_SECOND = 8 << 20
-PASS_SECONDS = 3600.0
 AGAIN_SECONDS = 10.0
 """Seconds before a journal that failed a scrub is read again."""
 
@@ -334,10 +334,12 @@ class Scrubbed(Protocol):
     def scrub(self) -> Iterator[Window]: ...
 
 
+@dataclass
 class Scrubber:
-    def __init__(self, journals: Callable[[], Sequence[Scrubbed]]) -> None:
-        self._journals = journals
-        self._stopping = threading.Event()
+    journals: Callable[[], Sequence[Scrubbed]]
+    pass_seconds: float = 3600.0
+    again_seconds: float = AGAIN_SECONDS
+    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="scrubber", daemon=True).start()
@@ -347,11 +349,11 @@ class Scrubber:
 
     def scrub(self) -> Iterator[float]:
         """Read all journals once in random order; yield the seconds to wait after each part."""
-        journals = self._journals()
+        journals = self.journals()
         for journal in random.sample(journals, len(journals)):
             yield from _look_at(journal)
         if suspects := [journal for journal in journals if journal.is_suspect]:
-            yield AGAIN_SECONDS
+            yield self.again_seconds
             for journal in suspects:
                 yield from _look_at(journal)
 
@@ -361,7 +363,7 @@ class Scrubber:
             for seconds in self.scrub():
                 if self._stopping.wait(seconds):
                     return
-            self._stopping.wait(began + PASS_SECONDS - time.monotonic())
+            self._stopping.wait(began + self.pass_seconds - time.monotonic())
 
 
 def _look_at(journal: Scrubbed) -> Iterator[float]:

@@ -541,8 +541,9 @@ class ReplicatedJournal(DelegatedLog):
     def set_aside(self) -> Path:
         """Rename a damaged replica's directory and return its path. Raises OSError."""
         with self._lock:
+            aside = self._disk.set_aside()
             self._done = True
-            return self._disk.set_aside()
+            return aside
 
     @property
     def closed(self) -> bool:

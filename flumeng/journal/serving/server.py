@@ -32,14 +32,8 @@ from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.security.credentials import Keystore
 
-WATCHES_AT_ONCE = 64
-"""Maximum concurrent watches; a further watch gets a single answer."""
 ACCOUNT_SECONDS = 0.5
 """Maximum seconds for reading the oldest events of journals."""
-READS_AT_ONCE = 64
-"""Maximum concurrent reads; a further read is refused as unavailable."""
-STILL_SECONDS = 120.0
-"""A call without progress for so many seconds no longer counts."""
 PEER_SHARE = 0.75
 """Maximum share of the reads and watches for one authenticated peer."""
 
@@ -57,7 +51,9 @@ class Replicas(Protocol):
 class JournalServer(Service):
     """Serves journals until ``stop``. Its threads call ``journals``, ``counters``, ``acked`` (the
     ack of the journal's own flow) and ``minute_ago``; the mapping of journals is replaced, never
-    changed. Raises UserError when the address or the credentials cannot be used."""
+    changed. A watch beyond ``watches_at_once`` gets a single answer, a read beyond
+    ``reads_at_once`` is refused; a call without progress for ``still_seconds`` does not count.
+    Raises UserError when the address or the credentials cannot be used."""
 
     def __init__(
         self,
@@ -73,6 +69,9 @@ class JournalServer(Service):
         keystore: Keystore | None = None,
         replicas: Replicas | None = None,
         actions: Actions = NO_ACTIONS,
+        watches_at_once: int = 64,
+        reads_at_once: int = 64,
+        still_seconds: float = 120.0,
     ) -> None:
         self._journals = journals
         self._actions = actions
@@ -87,8 +86,8 @@ class JournalServer(Service):
             wire.COUNTERS: lambda _: counters(),
         }
         self._watches: set[Watch] = set()
-        self._watching = Places(WATCHES_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
-        self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
+        self._watching = Places(watches_at_once, still_seconds, each=PEER_SHARE)
+        self._reading = Places(reads_at_once, still_seconds, each=PEER_SHARE)
         super().__init__(host, port, keystore, granted)
 
     def end(self) -> None:
@@ -168,7 +167,8 @@ class JournalServer(Service):
 
     def _counted(self, peer: Peer, windows: Iterator[Window]) -> Iterator[Window]:
         if not self._reading.take(windows, peer.key):
-            raise UnavailableError(f"{READS_AT_ONCE} reads run here already, or too many are yours")
+            most = self._reading.count
+            raise UnavailableError(f"{most} reads run here already, or too many are yours")
         try:
             for window in windows:
                 yield window

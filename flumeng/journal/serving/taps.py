@@ -34,7 +34,7 @@ class Places:
         *,
         each: float = 1.0,
     ) -> None:
-        self._count = count
+        self.count = count
         self._each = max(1, int(count * each))
         self._still_seconds = still_seconds
         self._clock = clock
@@ -48,7 +48,7 @@ class Places:
         with self._lock:
             moved_at = self._moved_at
             of_peer = [moved_at[running] for running, owner in self._peers.items() if owner == peer]
-            if self._full(moved_at.values(), now, self._count) or (
+            if self._full(moved_at.values(), now, self.count) or (
                 peer and self._full(of_peer, now, self._each)
             ):
                 return False

@@ -79,9 +79,9 @@ class Keystore:
         """The modification times of the files, 0 for missing ones: different after a change."""
         return tuple(map(_changed, (self.ca, self.certificate, self.key)))
 
-    def load(self) -> Credentials:
+    def load(self, rotation_seconds: float = ROTATION_SECONDS) -> Credentials:
         """Read the files. Raises UserError: one sentence that names the file."""
-        deadline = time.monotonic() + ROTATION_SECONDS
+        deadline = time.monotonic() + rotation_seconds
         while True:
             credentials = self._read()
             if _belong_together(credentials):

@@ -56,6 +56,5 @@ def test_damaged_archive_is_ignored_silently(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
-def test_archive_is_not_made_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "ROOM_BYTES", 1 << 60)
-    assert class_archive.make_in_background(tmp_path) is None
+def test_archive_is_not_made_without_room(tmp_path: Path) -> None:
+    assert class_archive.make_in_background(tmp_path, room_bytes=1 << 60) is None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
 from flumeng.agent.collector import liveness
-from flumeng.agent.collector import worker as module
+from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.protocol import Message
 from tests.testkit.store import FakeStore
@@ -36,9 +36,16 @@ class Parent:
 
 @pytest.mark.parametrize("loop", ["none", "configure", "watch"])
 def test_hung_loop_keeps_the_collector_silent(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HUNG_SECONDS", 0.3)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
-    stop = threading.Event()
+    stop, hung = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hung.set()
+        stop.wait(PATIENCE_SECONDS)
+
+    class HangingMeasures(Measures):
+        def keep(self, tasks: Collection[str]) -> None:
+            hang(tasks)
+
     worker = Worker(
         Parent(stop),  # type: ignore[arg-type]
         FakeStore(),
@@ -47,17 +54,17 @@ def test_hung_loop_keeps_the_collector_silent(loop: str, monkeypatch: pytest.Mon
         build=None,  # type: ignore[arg-type]
         positions=None,  # type: ignore[arg-type]
         on_stuck=print,
+        measures=HangingMeasures() if loop == "configure" else Measures(),
     )
-    hang: Callable[..., object] = lambda *_: stop.wait(PATIENCE_SECONDS)  # noqa: E731
-    if loop == "configure":
-        monkeypatch.setattr(worker, "_configure", hang)
     if loop == "watch":
         monkeypatch.setattr(worker._scheduler, "check_limits", hang)
     running = threading.Thread(target=worker.run, daemon=True)
     running.start()
-    time.sleep(0.6)
+    assert hung.wait(PATIENCE_SECONDS if loop != "none" else 0.0) == (loop != "none")
+    time.sleep(0.4)
     said: list[Message] = []
-    report = partial(liveness.report, said.append, [worker.require_turning], seconds=0.02)
+    probe = partial(worker.require_turning, hung_seconds=0.3)
+    report = partial(liveness.report, said.append, [probe], seconds=0.02)
     threading.Thread(target=report, daemon=True).start()
     time.sleep(0.2)
     assert bool(said) == (loop == "none")

@@ -91,9 +91,7 @@ def flow(tmp_path: Path) -> Flow:
     return Flow(tmp_path)
 
 
-def test_limits_of_a_flow_are_enforced_while_a_task_runs_it(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_of_a_flow_are_enforced_while_a_task_runs_it(flow: Flow) -> None:
     old, young = flow.bury(31), flow.bury(29)
     other = flow.root / "notes.json"
     other.write_text(LETTER)
@@ -107,8 +105,7 @@ def test_limits_of_a_flow_are_enforced_while_a_task_runs_it(
     again = flow.bury(31)
     flow.limits.turn()
     assert again.exists(), "once an hour"
-    monkeypatch.setattr("flumeng.agent.collector.dead_letter_limits.EVERY_SECONDS", 0.0)
-    flow.limits.turn()
+    flow.limits.turn(every_seconds=0.0)
     assert flow.left() == {young}
     assert EVERY_SECONDS == 3600.0
     readings = {reading.metric: reading.value for reading in flow.measures.readings()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
-from flumeng.agent.dryrun import reading, rendering
+from flumeng.agent.dryrun import rendering
 from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.reading import ahead, in_order
 from flumeng.agent.dryrun.received_lines import ReceivedLines
@@ -51,10 +53,22 @@ def flow(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(flow: str, *words: str, given: bytes = LINES) -> Result:
+def run(flow: str, *words: str, given: bytes = LINES, piece_bytes: int | None = None) -> Result:
+    """Try the flow on a file, or on a pipe that holds ``piece_bytes``: no more is read at once."""
     lines = Path(flow).with_name("lines")
-    lines.write_bytes(given)
+    lines.unlink(missing_ok=True)
+    if piece_bytes is None:
+        lines.write_bytes(given)
+    else:
+        os.mkfifo(lines)
+        threading.Thread(target=feed, args=(lines, given, piece_bytes), daemon=True).start()
     return CliRunner().invoke(tree, ["flow", "try", flow, str(lines), *words])
+
+
+def feed(pipe: Path, given: bytes, piece_bytes: int) -> None:
+    with pipe.open("wb") as file:
+        fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, piece_bytes)
+        file.write(given)
 
 
 def rows(flow: str, *words: str, given: bytes = LINES) -> list[dict[str, Any]]:
@@ -295,12 +309,9 @@ def test_results_of_parallel_work_come_in_order_and_so_does_an_error() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece_bytes", [4096, reading.PIECE_BYTES])
-def test_parallel_filtering_gives_the_same_as_one_batch(
-    flow: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
-) -> None:
+@pytest.mark.parametrize("piece_bytes", [4096, None])
+def test_parallel_filtering_gives_the_same_as_one_batch(flow: str, piece_bytes: int | None) -> None:
     """Many pieces, or one that becomes several batches."""
-    monkeypatch.setattr(reading, "PIECE_BYTES", piece_bytes)
     texts = [f"<{n % 40}>1 2026-11-23T10:15:03Z web{n % 7} su - - - {n}\n" for n in range(9999)]
     lines = "".join(texts).encode() + LINES
     spec = parse_flow(FLOW)
@@ -309,7 +320,7 @@ def test_parallel_filtering_gives_the_same_as_one_batch(
     (end,) = filters.run(received.events(Messages(lines + b"\n")))
     kept = end.batches
     for words, render in ((["--json"], rendering.json_lines), ([], rendering.text_lines)):
-        result = run(flow, *TIME, *words, given=lines)
+        result = run(flow, *TIME, *words, given=lines, piece_bytes=piece_bytes)
         assert result.exit_code == 0, result.output
         assert result.stdout_bytes == b"".join(map(bytes, map(render, kept)))
         assert f"flumeng: 10002 events in, {sum(map(len, kept))} out" in result.stderr
@@ -325,16 +336,13 @@ def one_at_a_time(events: pa.RecordBatch) -> pa.RecordBatch:
     return events
 
 
-def test_a_function_of_a_user_is_called_by_one_thread_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES", 64)
+def test_a_function_of_a_user_is_called_by_one_thread_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "called.yaml"
     called = f"  - python: {{function: '{__name__}:one_at_a_time'}}\n"
     path.write_text(FLOW.replace("  - where", f"{called}  - where"))
-    result = run(str(path), given=b"<1>one\n" * 500)
+    result = run(str(path), given=b"<1>one\n" * 50_000, piece_bytes=4096)
     assert result.exit_code == 0, result.output
-    assert result.stderr == "flumeng: 500 events in, 500 out\n"
+    assert result.stderr == "flumeng: 50000 events in, 50000 out\n"
 
 
 @pytest.mark.slow

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import shutil
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flumeng.agent.ingest import flow as flow_module
-from flumeng.agent.ingest import journal_store as journal_store_module
-from flumeng.agent.ingest import source_runner
 from flumeng.agent.ingest.batch import NO_EVENTS
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
@@ -25,18 +20,10 @@ from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.tailer import Tailer
 from flumeng.events.journal_names import flow_of
-from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.journal import Journal
 from flumeng.platform.errors import CorruptError, UserError
+from tests.testkit.journal import TroubledDisk
 from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_module, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(source_runner, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(flow_module, "DRAIN_SECONDS", 0.2)
-    monkeypatch.setattr(journal_store_module, "PREDECESSOR_SECONDS", 0.0)
 
 
 def tail_task(log: Path, revision: int = 1, epoch: int = 1) -> Task:
@@ -53,7 +40,12 @@ class Running:
         self.log = tmp_path / "app.log"
         self.written: list[str] = []
         self.journal_store = JournalStore(tmp_path, "here")
-        self.flow = FlowRunner(tail_task(self.log), self.journal_store, "here", lambda: None)
+        self.disk = self.journal_store.disk = TroubledDisk()
+        self.flow = self.run()
+
+    def run(self) -> FlowRunner:
+        task = tail_task(self.log)
+        return FlowRunner(task, self.journal_store, "here", lambda: None, retry_seconds=0.05)
 
     def write(self, *lines: str) -> None:
         with self.log.open("a") as file:
@@ -86,27 +78,20 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
 
 
-def test_failed_sync_fails_the_flow_and_reopening_repairs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_sync_fails_the_flow_and_reopening_repairs_it(tmp_path: Path) -> None:
     """Events in doubt are read again from the file, and nothing is there twice."""
-    real = os.fdatasync
-    failing = {"left": 0}
-
-    def fdatasync(fd: int) -> None:
-        if failing["left"]:
-            failing["left"] -= 1
-            raise OSError(errno.EIO, "Input/output error")
-        real(fd)
-
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
 
     async def test() -> None:
         running = Running(tmp_path)
+
+        def fail_once() -> None:
+            running.disk.heal()
+            raise OSError(errno.EIO, "Input/output error")
+
         running.write("1", "2")
         await running.all_safe()
         (journal,) = running.journal_store.journals.values()
-        failing["left"] = 1
+        running.disk.before_sync = fail_once
         running.write("3")
         status = await running.status("failed")
         assert "Input/output error" in status["error"]
@@ -120,9 +105,7 @@ def test_failed_sync_fails_the_flow_and_reopening_repairs_it(
     run(test)
 
 
-def test_ack_that_a_failing_journal_missed_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ack_that_a_failing_journal_missed_is_kept(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
         running.write("1", "2")
@@ -130,10 +113,11 @@ def test_ack_that_a_failing_journal_missed_is_kept(
         (journal,) = running.journal_store.journals.values()
 
         def acked_and_failed() -> None:
+            running.disk.heal()
             assert running.flow.trim(journal.id, 2)
-            raise JournalFailedError("a disk")
+            raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(journal, "sync", acked_and_failed)
+        running.disk.before_sync = acked_and_failed
         running.write("3")
         await running.status("failed")
         await running.status("running")
@@ -144,25 +128,14 @@ def test_ack_that_a_failing_journal_missed_is_kept(
     run(test)
 
 
-def test_changed_source_continues_behind_the_lines_of_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_source_continues_behind_the_lines_of_the_old_one(tmp_path: Path) -> None:
     """Also when these are not durable yet, on a slow disk."""
-    real = os.fdatasync
-    slow = {"now": False}
-
-    def fdatasync(fd: int) -> None:
-        if slow["now"]:
-            time.sleep(0.1)
-        real(fd)
-
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
 
     async def test() -> None:
         running = Running(tmp_path)
         running.write("1")
         await running.all_safe()
-        slow["now"] = True
+        running.disk.before_sync = lambda: time.sleep(0.1)
         for line in ("2", "3"):
             running.write(line)
             await asyncio.sleep(0.04)
@@ -176,32 +149,24 @@ def test_changed_source_continues_behind_the_lines_of_the_old_one(
     run(test)
 
 
-def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     """It is no failure: the flow goes on when there is room, and can be stopped before."""
-    real = os.fstatvfs
-    full = {"now": False}
-    monkeypatch.setattr(
-        os,
-        "fstatvfs",
-        lambda fd: SimpleNamespace(f_bavail=0, f_frsize=1) if full["now"] else real(fd),
-    )
 
     async def test() -> None:
         running = Running(tmp_path)
         running.write("1")
         await running.all_safe()
-        full["now"] = True
+        running.disk.full = True
         running.write("2")
         await asyncio.sleep(0.1)
         assert running.safe_lines() == ["1"]
         assert (await running.status("running"))["error"] is None
-        full["now"] = False
+        running.disk.full = False
         await running.all_safe()
-        full["now"] = True
+        running.disk.full = True
         running.write("3")
         await asyncio.sleep(0.1)
         await running.end()
-        full["now"] = False
         again = Running(tmp_path)
         again.written = running.written
         await again.all_safe()
@@ -369,7 +334,7 @@ def test_last_of_several_earlier_journals_hands_over_its_source_state(tmp_path: 
 def test_a_journal_in_use_by_another_process_is_taken_when_that_has_ended(tmp_path: Path) -> None:
     before = JournalStore(tmp_path, "n")
     journal = before.take("f")
-    journal_store = JournalStore(tmp_path, "n")
+    journal_store = JournalStore(tmp_path, "n", predecessor_seconds=0.0)
     assert dict(journal_store.journals) == {}
     with pytest.raises(UserError, match="in use"):
         journal_store.take("f")
@@ -413,9 +378,7 @@ def test_damaged_source_state_fails_the_flow_and_makes_no_journals(
             shutil.rmtree(tmp_path / "journals")
         running.journal_store = JournalStore(tmp_path, "here")
         before = len(running.journal_store.journals)
-        running.flow = FlowRunner(
-            tail_task(running.log), running.journal_store, "here", lambda: None
-        )
+        running.flow = running.run()
         status = await running.status("failed")
         assert f"{damaged} is damaged" in status["error"]
         await asyncio.sleep(0.3)

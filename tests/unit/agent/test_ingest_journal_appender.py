@@ -10,7 +10,9 @@ import uvloop
 from flumeng.agent.ingest.journal_appender import JournalAppender
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.memory import MemoryJournal
+from tests.testkit.journal import TroubledDisk
 
 RULES = LineRules(max_line_bytes=100, trailers=b"", keep_empty=False)
 GOOD = Origin("h", (("path", "/good"),), RULES)
@@ -54,22 +56,15 @@ def test_unfit_block_is_left_out_counted_and_reported(
     assert failed == []
 
 
-def test_source_state_counts_as_journaled_once_it_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_state_counts_as_journaled_once_it_is_durable(tmp_path: Path) -> None:
     """Notes about a source are dropped then, and a power cut may take the unsynced ones."""
-    journal = MemoryJournal.create(tmp_path, "f.n.0.00000001")
+    disk = TroubledDisk()
+    journal = Journal.create(tmp_path, "f.n.0.00000001", disk=disk)
     seen: list[tuple[bool, bool]] = []
-    sync = journal.sync
 
     async def test() -> None:
         appender = JournalAppender(journal, lambda _: None, lambda _: None)
-
-        def look_and_sync() -> int:
-            seen.append(("a" in journal.state, "a" in appender.durable_keys))
-            return sync()
-
-        monkeypatch.setattr(journal, "sync", look_and_sync)
+        disk.before_sync = lambda: seen.append(("a" in journal.state, "a" in appender.durable_keys))
         for state in ({"a": 1, "b": 1}, {"b": None}):
             appender.submit(ReceivedBlock(b"", GOOD, 0, state=state), Counters())
             await appender.drain(60)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +16,7 @@ from flumeng.events.journal_names import maker_of
 from flumeng.journal.log.contract import Log
 from flumeng.journal.log.errors import DiskFullError, JournalFailedError
 from flumeng.journal.log.limits import Limits
-from tests.testkit.journal import numbered_events
+from tests.testkit.journal import TroubledDisk, numbered_events
 
 
 def read_to(journal_store: JournalStore, offset: int) -> str:
@@ -63,18 +61,17 @@ def test_kept_state_survives_a_restart(tmp_path: Path) -> None:
     journal_store.close()
 
 
-def test_new_journal_on_a_full_disk_keeps_the_state_of_the_last_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_journal_on_a_full_disk_keeps_the_state_of_the_last_one(tmp_path: Path) -> None:
     """Else a worker that dies before there is room reads everything again."""
     journal_store = JournalStore(tmp_path, "n1")
+    disk = journal_store.disk = TroubledDisk()
     stop_flow(journal_store, read_to(journal_store, 250))
-    with monkeypatch.context() as full:
-        full.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1))
-        for _ in range(3):
-            with contextlib.suppress(DiskFullError):
-                journal_store.give_back(journal_store.take("web"))
-        assert len(list((tmp_path / "journals/0").iterdir())) <= 1
+    disk.full = True
+    for _ in range(3):
+        with contextlib.suppress(DiskFullError):
+            journal_store.give_back(journal_store.take("web"))
+    assert len(list((tmp_path / "journals/0").iterdir())) <= 1
+    disk.full = False
     journal_store.close()
     again = JournalStore(tmp_path, "n1")
     assert position(again) == 250
@@ -237,45 +234,37 @@ def test_acks_outlive_a_failure_of_their_journal(tmp_path: Path) -> None:
     journal_store.close()
 
 
-def test_spill_journal_is_closed_for_appends_after_a_failed_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spill_journal_is_closed_for_appends_after_a_failed_sync(tmp_path: Path) -> None:
     """I4: readers have seen their seqs."""
     journal_store = JournalStore(tmp_path, "here")
+    disk = journal_store.disk = TroubledDisk()
     journal = journal_store.take("web", "spill")
     (segment,) = tmp_path.glob(f"journals/0/{journal.id}/*.segment")
     on_disk = segment.stat().st_size
     journal.append(numbered_events(0, 10))
     assert journal.sync() == 10
 
-    def failing(_fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "fdatasync", failing)
-        with pytest.raises(JournalFailedError):
-            journal.close_for_appends()
-        journal_store.give_back(journal, failed=True)
+    disk.fail_syncs()
+    with pytest.raises(JournalFailedError):
+        journal.close_for_appends()
+    journal_store.give_back(journal, failed=True)
+    disk.heal()
     os.truncate(segment, on_disk)  # the kernel has dropped these bytes
     assert journal_store.take("web", "spill").id != journal.id
     assert journal_store.journals[journal.id].closed
     journal_store.close()
 
 
-def test_failed_journal_does_not_keep_others_from_being_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_journal_does_not_keep_others_from_being_closed(tmp_path: Path) -> None:
     journal_store = JournalStore(tmp_path, "here")
+    disk = journal_store.disk = TroubledDisk()
     journals = [journal_store.take(flow) for flow in ("a", "b")]
 
-    def failing(_fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     journals[0].append(numbered_events(0, 10))
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "fdatasync", failing)
-        with pytest.raises(JournalFailedError):
-            journals[0].sync()
+    disk.fail_syncs()
+    with pytest.raises(JournalFailedError):
+        journals[0].sync()
+    disk.heal()
     journal_store.give_back(journals[0], failed=True)
     journal_store.give_back(journals[1])
     journal_store.close_all_but(frozenset())

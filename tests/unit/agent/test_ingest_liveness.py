@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest import liveness
 from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.liveness import stay_alive
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.protocol import Message
 from flumeng.journal.log.disk import TimedDisk
@@ -45,29 +45,31 @@ def test_hanging_sync_is_reported(
 ) -> None:
     """The event loop turns all the while, and so ``alive`` alone would mean that all is well. A
     journal of durability spill, which does not wait for its disk otherwise, reports it as well."""
-    monkeypatch.setattr(liveness, "ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(liveness, "HELD_SECONDS", 0.5)
     monkeypatch.setattr("flumeng.journal.log.segment_writer.OVERDUE_SECONDS", 0.5)
     log = tmp_path / "app.log"
     said: list[Message] = []
+    soon: list[Message] = []
     store, disk = JournalStore(tmp_path / "data", "here"), HangingDisk()
     store.disk = disk
 
     async def follow() -> None:
         messages: asyncio.Queue[Message] = asyncio.Queue()
         running = asyncio.create_task(Worker(store, ("127.0.0.1", 0), said.append).run(messages))
+        impatient = asyncio.create_task(stay_alive(soon.append, 0.05, held_seconds=0.5))
         messages.put_nowait(configure(log, durability))
         await async_wait_for(lambda: store.journals)
         (journal,) = store.journals
         log.write_text("one\n")
         await async_wait_for(lambda: store.journals[journal].safe == 1)
-        assert not any(message.get("held") for message in said)
+        assert {"type": "alive"} in said
+        assert not any(message.get("held") for message in soon)
         disk.answers.clear()
         log.write_text("one\ntwo\n")
         held = {"type": "alive", "held": f"disk: journal {journal}"}
-        await async_wait_for(lambda: held in said)
+        await async_wait_for(lambda: held in soon)
         disk.answers.set()
-        await async_wait_for(lambda: said[-1] == {"type": "alive"})
+        await async_wait_for(lambda: soon[-1] == {"type": "alive"})
+        impatient.cancel()
         messages.put_nowait({"type": "stop"})
         await asyncio.wait_for(running, PATIENCE_SECONDS)
         assert store.journals[journal].safe == 2

@@ -330,14 +330,12 @@ class Source:
 
 
 @pytest.mark.parametrize("step", [1, 3, 100])
-def test_range_is_read_in_steps_and_its_progress_reported(
-    monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    monkeypatch.setattr("flumeng.agent.collector.lines.reader.STEP_ROWS", 4)
+def test_range_is_read_in_steps_and_its_progress_reported(step: int) -> None:
     lines = batch([b"%d" % n if n % 3 == 0 else b" %d" % n for n in range(20)])
     joined = LocalAccumulator()
     rules = Rules.of(Multiline(continues="^ "))
-    reader = JoinLines(Source(lines, step), rules, "web/0", AccumulatorHandle.of(joined))
+    handle = AccumulatorHandle.of(joined)
+    reader = JoinLines(Source(lines, step), rules, "web/0", handle, step_rows=4)
     piece = Range("j", 0, 20)
     events = [body for one in reader.read(piece, "") for body in one["body"].to_pylist()]
     assert events == [b"%d\n %d\n %d" % (n, n + 1, n + 2) for n in range(0, 18, 3)]

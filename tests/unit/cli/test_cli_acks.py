@@ -9,7 +9,8 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction
+from flumeng.control.zookeeper import ABSENT, ANY, Path
+from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError
 from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import Reached, Shell
@@ -184,12 +185,16 @@ def test_ack_that_moves_meanwhile_is_not_overwritten(store: FakeStore) -> None:
     assert acks(store)["lost"] == (3, 100)
 
 
-def test_thousands_of_acks_are_advanced_in_bounded_transactions(
-    store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction, "MOST_WRITES", 1)
-    floors = {name_of(what): kept.floor for what, kept in KEPT.items()}
+def test_thousands_of_acks_are_advanced_in_bounded_transactions(store: FakeStore) -> None:
+    floors = {}
+    for number in range(MOST_WRITES + 1):
+        name = f"web.n1.0.{number:08x}"
+        add_journal(store, name, flow="web", node="n1")
+        store.write(paths.ack("web", "main", name), records.Ack(epoch=3, offset=100), ABSENT)
+        floors[name] = 500
     before = len(store.children(paths.audits()))
-    assert len(advance_acks(Operator(store, *SIGN), floors).advanced) == 2
+    assert len(advance_acks(Operator(store, *SIGN), floors).advanced) == len(floors)
     assert len(store.children(paths.audits())) == before + 2
-    assert acks(store)["lost"] == (3, 500)
+    found = store.read(paths.ack("web", "main", name))
+    assert found is not None
+    assert found.value.offset == 500

@@ -202,10 +202,9 @@ def test_the_next_flow_of_that_name_has_its_own_history(shell: Shell, store: Fak
     assert shell.json("flow", "history", "web")[0]["text"] == TEXT.format("web", "b")
 
 
-def test_tombstones_are_bounded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tombstones, "KEEP_TOMBSTONES", 3)
+def test_tombstones_are_bounded(store: FakeStore) -> None:
     for number in range(5):
-        apply(store, "a", f"f{number}")
-        delete_flow(Operator(store, "ann", "", float(9 - number)), f"f{number}")
+        operator = Operator(store, "ann", "", float(9 - number))
+        store.commit(tombstones.tombstone_writes(operator, f"f{number}", keep=3))
     assert len(store.children(paths.tombstones())) == 3
     assert "f4" in store.children(paths.tombstones())

@@ -157,18 +157,18 @@ def test_rates_are_in_the_json(shell: Shell) -> None:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The other end of a terminal as standard input."""
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "r") as stdin:
-        monkeypatch.setattr("sys.stdin", stdin)
-        yield master
-    os.close(master)
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a terminal; the second is that of a program."""
+    ends = pty.openpty()
+    yield ends
+    for end in ends:
+        os.close(end)
 
 
-def test_keys_come_from_the_terminal_without_enter(terminal: int) -> None:
-    with keyboard() as wait:
+def test_keys_come_from_the_terminal_without_enter(terminal: tuple[int, int]) -> None:
+    typed, read = terminal
+    with keyboard(read) as wait:
         assert wait(0.0) == ""
         for sent, key in ((b"q", "q"), (b"\x1b[A", "up"), (b"\x1b", "escape"), (b"\r", "enter")):
-            threading.Timer(0.05, os.write, (terminal, sent)).start()
+            threading.Timer(0.05, os.write, (typed, sent)).start()
             assert wait(30.0) == key

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from flumeng.control.commands import operator
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store, Version, Write
@@ -45,7 +44,7 @@ def silent(*, does: bool) -> Silent:
 
 
 def apply(store: Store) -> None:
-    apply_flow(Operator(store, "a", "", 0.0), FLOW)
+    apply_flow(Operator(store, "a", "", 0.0, settle_seconds=0.5), FLOW)
 
 
 def test_command_without_an_answer_is_recognised_as_done() -> None:
@@ -54,9 +53,6 @@ def test_command_without_an_answer_is_recognised_as_done() -> None:
     assert store.read(paths.flow("web")) is not None
 
 
-def test_command_without_an_answer_or_entry_is_reported_as_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(operator, "SETTLE_SECONDS", 0.5)
+def test_command_without_an_answer_or_entry_is_reported_as_unknown() -> None:
     with pytest.raises(UnavailableError, match="the outcome is unknown"):
         apply(silent(does=False))

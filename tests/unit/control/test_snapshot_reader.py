@@ -236,17 +236,13 @@ def test_recreated_flow_is_rolled_out_again(store: FakeStore) -> None:
     assert not reader.snapshot().settled
 
 
-def test_round_reads_everything_again_a_part_with_each_look(
-    store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_reads_everything_again_a_part_with_each_look(store: FakeStore) -> None:
     """Also changes without a notice are seen in the end, and no look takes long."""
-    monkeypatch.setattr("flumeng.control.snapshot.reader.PART_ZNODES", 10)
-
     for number in range(20):
         store.write(paths.node(f"n{number}"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
     clock = Clock()
     counting = ScriptedStore(store.tree)
-    reader = Reader(counting, "m", clock, clock)
+    reader = Reader(counting, "m", clock, clock, part_znodes=10)
     before = reader.snapshot()
     store.write(paths.node("n7"), Node(uuid="v", roles=(COLLECT,)), ANY)
     store.remove(paths.node("n8"), ANY)
@@ -293,7 +289,7 @@ def test_recreated_node_is_not_taken_for_the_old_one(store: FakeStore) -> None:
 def test_round_ends_when_everything_has_just_been_read() -> None:
     """The next one begins a minute later, a little more or less."""
     now = 1000.0
-    turn = Round("m", lambda: now)
+    turn = Round("m", lambda: now, part_znodes=1000)
     assert turn.seconds_left < 0
     turn.begin([paths.journal(f"f.n.0.{number:08}") for number in range(2500)])
     assert (len(turn.take()), turn.under_way) == (1000, True)

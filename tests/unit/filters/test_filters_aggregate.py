@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
-from flumeng.filters import aggregate
 from flumeng.filters.aggregate import AggregateStage
 from flumeng.filters.options.aggregate import Value, value
 
@@ -95,9 +95,7 @@ def test_aggregates_of_splits_add_up_to_those_of_all_events(
 ) -> None:
     rows = [{**row, "seq": number} for number, row in enumerate(rows)]
     batches = pa.Table.from_pylist(rows, SCHEMA).to_batches(max_chunksize=size)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aggregate, "ROWS_AT_ONCE", at_once)
-        found = list(STAGE(iter(batches)))
+    found = list(replace(STAGE, rows_at_once=at_once)(iter(batches)))
     assert all(each.schema == STAGE.schema(SCHEMA) for each in found)
     listed = [row for each in found for row in each.to_pylist()]
     wanted = model(rows)

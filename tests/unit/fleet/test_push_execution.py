@@ -12,7 +12,7 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.fleet import execution, planning, writes
+from flumeng.fleet import planning, writes
 from flumeng.fleet.comparison import BEING_DELETED
 from flumeng.fleet.execution import Manner
 from flumeng.fleet.inventory import Inventory
@@ -161,18 +161,15 @@ def test_push_killed_between_two_sites_is_continued_under_its_id() -> None:
     assert planning.begun(over) is None
 
 
-def test_closed_window_is_checked_again_until_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "WINDOW_SECONDS", 0.2)
+def test_closed_window_is_checked_again_until_it_opens() -> None:
     sites = FakeSites(1)
     window = parse_window("daily 22:20-22:30")  # it begins at 22:13
     inventory = sites.inventory([Wave("one", ("s0",), windows=(window,))])
     plan = planning.plan_push(inventory, {"s0": flow("a")}, sites.connect())
+    often = replace(manner(plan, wait_for_windows=True), window_seconds=0.2)
     outcomes: list[Outcome] = []
     thread = threading.Thread(
-        target=lambda: outcomes.append(
-            sites.push(plan, inventory, manner(plan, wait_for_windows=True))
-        ),
-        daemon=True,
+        target=lambda: outcomes.append(sites.push(plan, inventory, often)), daemon=True
     )
     thread.start()
     thread.join(1.0)  # some looks at a window that is shut
@@ -182,15 +179,13 @@ def test_closed_window_is_checked_again_until_it_opens(monkeypatch: pytest.Monke
     assert [outcome.ending for outcome in outcomes] == [Ending.DONE]
 
 
-def test_number_of_kept_entries_is_bounded_and_the_oldest_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(writes, "KEEP_ENTRIES", 10)
+def test_number_of_kept_entries_is_bounded_and_the_oldest_go() -> None:
     sites = FakeSites(1)
-    for number in range(14):
+    for number in range(writes.KEEP_ENTRIES + 4):
         pushed(sites, sites.inventory(), {"s0": flow("a", number)})
         kept = sites.store("s0").children(paths.push())
-        assert kept == [writes.entry_name(n) for n in range(max(0, number - 9), number + 1)]
+        oldest = max(0, number + 1 - writes.KEEP_ENTRIES)
+        assert kept == [writes.entry_name(n) for n in range(oldest, number + 1)]
 
 
 def test_isolated_parts_are_pushed_with_their_flow() -> None:

@@ -37,10 +37,11 @@ def is_segment(fd: int) -> bool:
 
 
 class SmallDisk(Disk):
-    """A disk with ``room`` for so many frames; ``full`` means not a byte."""
+    """A disk with ``room`` for so many frames; ``full`` means not a byte. ``unsynced``: syncs of
+    segments fail."""
 
     room: int | None = None
-    full = False
+    full = unsynced = False
 
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
         if self.full:
@@ -50,6 +51,11 @@ class SmallDisk(Disk):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.room -= 1
         super().write(fd, parts, offset)
+
+    def sync(self, fd: int) -> None:
+        if self.unsynced and is_segment(fd):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
 
 
 class Site:

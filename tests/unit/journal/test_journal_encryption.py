@@ -142,13 +142,10 @@ def test_counted_nonce_is_unique_for_any_random_source() -> None:
     assert len({bytes(envelope) for envelope in made}) == 50
 
 
-def test_salt_is_redrawn_before_a_cipher_reaches_its_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("flumeng.journal.log.encryption.FRAMES_A_SALT", 3)
+def test_salt_is_redrawn_before_a_cipher_reaches_its_limit() -> None:
     assert FRAMES_A_SALT * (64 << 20) < 2**43, "far below the bounds of NIST SP 800-38D"
     payload = Payload.encode(numbered_events(0, 3))
-    sealer = Sealer(Key.parse(OLD, REFERENCE), identity(ID))
+    sealer = Sealer(Key.parse(OLD, REFERENCE), identity(ID), frames_a_salt=3)
     header, _ = payload.at(identity(ID), 1, 0)
     salts = [bytes(sealer.seal(header, b"", payload.message)[1][3])[8:24] for _ in range(7)]
     assert [salts.count(salt) for salt in dict.fromkeys(salts)] == [3, 3, 1]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal.log import group_commit
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import (
     COMMITS_PER_SECOND,
@@ -291,11 +290,15 @@ def test_thousands_of_busy_journals_share_a_limited_number_of_commits(
     journal.close()
 
 
-def test_large_items_are_committed_without_gathering(
-    tmp_path: Path, crowd: SharedThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit, "COMMITS_PER_SECOND", 0.01)
-    monkeypatch.setattr(group_commit, "MOST_GATHERING_SECONDS", 3600.0)
+class Crowd(SharedThreads):
+    """Threads that seem to have so many busy journals that groups gather for longest."""
+
+    @property
+    def busy(self) -> int:
+        return 100_000
+
+
+def test_large_items_are_committed_without_gathering(tmp_path: Path) -> None:
     groups: list[int] = []
 
     def build(items: list[memoryview]) -> list[Payload]:
@@ -303,10 +306,12 @@ def test_large_items_are_committed_without_gathering(
         return []
 
     journal = Journal.create(tmp_path, "f.n.0.00000001")
-    commit = GroupCommit(journal, build, threads=crowd)
+    commit = GroupCommit(journal, build, threads=Crowd(4, "test"))
+    began = time.monotonic()
     for _ in range(8):
         commit.submit(memoryview(bytes(GATHERED_BYTES)))
         commit.drain(TIMEOUT_SECONDS)
+    assert time.monotonic() - began < 4 * MOST_GATHERING_SECONDS
     commit.submit(memoryview(b"little"))
     with pytest.raises(UnavailableError):
         commit.drain(0.2)

@@ -7,7 +7,6 @@ recreated, and that nothing of another host's journal is taken for our own.
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,10 +16,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.replicas.replica_on_disk import ReplicaOnDisk
 from flumeng.journal.replicas.replicas import LOOK_SECONDS
 from flumeng.journal.replication.history import Log
 from flumeng.journal.replication.membership import Membership
@@ -32,7 +29,7 @@ from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.security.identity import Identity
 from tests.testkit.clock import Clock
-from tests.testkit.journal import numbered_events
+from tests.testkit.journal import FaultyDisk, numbered_events
 from tests.testkit.waiting import wait_for
 from tests.unit.journal.test_replicas_store import close, open_store, position, take, tell
 
@@ -41,8 +38,13 @@ NOBODY = Peer(None)
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[JournalStore]:
-    store = open_store(tmp_path / "n1", clock=clock)
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: FaultyDisk, clock: Clock) -> Iterator[JournalStore]:
+    store = open_store(tmp_path / "n1", disk=disk, clock=clock)
     yield store
     close(store)
 
@@ -276,19 +278,16 @@ def test_damaged_replica_that_may_be_the_last_one_is_kept_and_leads(
 
 
 def test_damaged_replica_that_is_to_lead_is_kept(
-    store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
+    store: JournalStore, far: ReplicaJournal, disk: FaultyDisk
 ) -> None:
     """Also while its disk is not ready for that."""
     replica_of(store, far)
     replica = store.replicas.journals[THEIRS]
-
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(ReplicaOnDisk, "lead", fails)
     replica.mark_damaged("a bit")
     assert replica_of(store, far) == []
+    disk.fail_write(errno.ENOSPC)
     tell(store, THEIRS, term=6)
+    assert not disk.fails
     assert not replica.leads
     assert replica.set_aside_damaged() is None
     tell(store, THEIRS, primary="n2/x", term=7)
@@ -313,17 +312,16 @@ def test_replica_removed_during_the_damage_check_ends_no_thread(
 
 
 def test_replica_that_fails_to_close_keeps_no_other_from_closing(
-    store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
+    store: JournalStore,
+    far: ReplicaJournal,
+    disk: FaultyDisk,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     replica_of(store, far)
     replica = store.replicas.journals[THEIRS]
-
-    def fails() -> None:
-        raise JournalFailedError("no disk")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(replica, "close", fails)
-        store.replicas.stop()
+    disk.failing_sync = errno.EIO
+    store.replicas.stop()
+    assert f"replica {THEIRS} is not closed cleanly" in caplog.text
     replica.close()
 
 

@@ -16,6 +16,7 @@ import pytest
 from flumeng.agent.ingest.journal_store import Ended, JournalStore
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.protocol import Message
+from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
@@ -28,9 +29,12 @@ from tests.testkit.journal import numbered_events
 
 
 def open_store(
-    data: Path, node: str = "n1", clock: Callable[[], float] = time.monotonic
+    data: Path,
+    node: str = "n1",
+    disk: Disk | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> JournalStore:
-    return JournalStore(data, node, replicas=Replicas(node, data / "copies", clock=clock))
+    return JournalStore(data, node, replicas=Replicas(node, data / "copies", disk, clock=clock))
 
 
 @pytest.fixture
@@ -311,7 +315,7 @@ def test_sources_continue_at_the_end_of_a_journal_with_a_damaged_old_segment(
 async def status_of(store: JournalStore, *told: Mapping[str, Any]) -> Mapping[str, Any]:
     """The last status of a worker that got these messages, and then the stop."""
     said: list[Message] = []
-    worker = Worker(store, ("127.0.0.1", 0), said.append)
+    worker = Worker(store, ("127.0.0.1", 0), said.append, key_seconds=0.05)
     messages: asyncio.Queue[Message] = asyncio.Queue()
     running = asyncio.create_task(worker.run(messages))
     for one in told:

@@ -234,6 +234,20 @@ def test_reopened_replica_without_its_synced_events_is_recreated(
     assert world.in_sync == ["n1", "n3"]
 
 
+def test_damaged_replica_that_could_not_be_renamed_is_renamed_later(world: World) -> None:
+    replica = filled(world)
+    replica.mark_damaged("a bit")
+    promote(world, "n2")
+    world.settle()
+    world.look(2 * RESEND_SECONDS)
+    aside = world.path / "n1" / f".{NAME}.damaged"
+    aside.touch()  # a directory cannot be renamed to the name of a file
+    with pytest.raises(OSError, match="Not a directory"):
+        replica.set_aside_damaged()
+    aside.unlink()
+    assert replica.set_aside_damaged() == aside
+
+
 def test_replica_that_was_set_aside_is_not_written_any_more(world: World) -> None:
     """Its descriptors may be those of other files by now."""
     take(world["n1"])

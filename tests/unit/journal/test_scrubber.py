@@ -24,7 +24,7 @@ from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import FIRST_SECONDS
 from tests.testkit.journal import numbered_events
 from tests.testkit.waiting import wait_for
-from tests.unit.journal.replicas_world import NAME, NODES, World, is_segment, take
+from tests.unit.journal.replicas_world import NAME, NODES, World, take
 
 
 @pytest.fixture
@@ -204,16 +204,12 @@ def test_copy_that_cannot_be_opened_now_is_scrubbed_next_time(
 def test_copy_whose_cut_failed_halfway_is_reopened_and_no_damage(world: World) -> None:
     site = world.sites["n2"]
 
-    def fails(fd: int) -> None:
-        if is_segment(fd):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     looking = second_look(world, "n2")
     next(looking)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(site.disk, "sync", fails)
-        with pytest.raises(OSError, match="Input/output"):
-            site.journal.cut(70)
+    site.disk.unsynced = True
+    with pytest.raises(OSError, match="Input/output"):
+        site.journal.cut(70)
+    site.disk.unsynced = False
     *_, last = looking
     assert len(list(last)) == 1, "two frames are gone from its disk"
     assert site.journal.damaged == ""
@@ -223,11 +219,16 @@ def test_copy_whose_cut_failed_halfway_is_reopened_and_no_damage(world: World) -
     assert site.journal.damaged == ""
 
 
-def test_scrubber_repeats_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrubbers, "PASS_SECONDS", 0.05)
-    monkeypatch.setattr(scrubbers, "AGAIN_SECONDS", 0.05)
-    scrubber = Scrubber(lambda: [world["n1"]])
+def test_scrubber_repeats_by_itself(world: World) -> None:
+    passes: list[str] = []
+
+    def journals() -> list[ReplicatedJournal]:
+        passes.append("a pass")
+        return [world["n1"]]
+
+    scrubber = Scrubber(journals, pass_seconds=0.05, again_seconds=0.05)
     scrubber.start()
+    wait_for(lambda: len(passes) > 1, "it does not look again")
     damage(segments(world, "n1")[0], -10)
     wait_for(lambda: bool(world["n1"].damaged), "it does not look again")
     scrubber.stop()

@@ -95,14 +95,11 @@ def test_a_key_that_others_may_read_is_refused(certificates: Certificates) -> No
         keystore.load()
 
 
-def test_a_key_of_another_certificate_is_refused(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(credentials, "ROTATION_SECONDS", 0.1)
+def test_a_key_of_another_certificate_is_refused(certificates: Certificates) -> None:
     keystore = Keystore(certificates.folder("node", "master"), "node")
     keystore.key.write_bytes(Keystore(keystore.folder, "master").key.read_bytes())
     with pytest.raises(UserError, match=r"is not the key of .*node\.pem"):
-        keystore.load()
+        keystore.load(rotation_seconds=0.1)
 
 
 def test_certificate_of_another_role_is_refused(certificates: Certificates) -> None:

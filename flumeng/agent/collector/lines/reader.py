@@ -27,6 +27,7 @@ class JoinLines:
     rules: Rules
     task: str
     joined: AccumulatorHandle[JoinedRange]
+    step_rows: int = STEP_ROWS
 
     @property
     def schema(self) -> pa.Schema:
@@ -38,7 +39,8 @@ class JoinLines:
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         """Yield the events that begin at ``piece.emitted`` or later. Raises UnreadableError."""
-        joining = Joining(self.rules, Progress(piece.start, piece.emitted, piece.sure))
+        at = Progress(piece.start, piece.emitted, piece.sure)
+        joining = Joining(self.rules, at, self.step_rows)
         offset = piece.start
         try:
             for batch in self.reader.read(piece, address):
@@ -57,11 +59,11 @@ class JoinLines:
 class Joining:
     """Joins the lines of one partition. ``closed``: number of events by the reasons of REASONS."""
 
-    def __init__(self, rules: Rules, at: Progress) -> None:
+    def __init__(self, rules: Rules, at: Progress, step_rows: int = STEP_ROWS) -> None:
         self.progress = at
         self.closed: dict[str, int] = dict.fromkeys(REASONS.values(), 0)
         self.unfinished = False
-        self._rules = rules
+        self._rules, self._step_rows = rules, step_rows
         self._lines: list[pa.RecordBatch] = []
         self._fresh = self._bytes = self._kept = 0
 
@@ -73,7 +75,7 @@ class Joining:
     @property
     def ready(self) -> bool:
         """Whether enough lines were added for a step, and at least as many as it rereads."""
-        enough = self._fresh >= STEP_ROWS or self._bytes >= STEP_BYTES
+        enough = self._fresh >= self._step_rows or self._bytes >= STEP_BYTES
         return enough and self._fresh >= self._kept
 
     def step(self, end: int, *, flush: bool = False) -> Iterator[pa.RecordBatch]:
