@@ -144,9 +144,7 @@ class Partitions:
                     log.error(
                         "partition %s could not be read at %d, which was acked before it was "
                         "read: %s",
-                        name,
-                        stop.offset,
-                        stop.why,
+                        *(name, stop.offset, stop.why),
                     )
 
     def _probe_stops(self, reaches: Mapping[str, Reach]) -> None:

@@ -115,10 +115,7 @@ class Scaler:
         if before.scaling is None or before.scaling.tasks != decision.tasks:
             log.info(
                 "flow %s: %d collect tasks (%s): %s",
-                self._flow,
-                decision.tasks,
-                decision.kind,
-                decision.why,
+                *(self._flow, decision.tasks, decision.kind, decision.why),
             )
 
     def _unsettled(

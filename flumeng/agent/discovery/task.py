@@ -253,10 +253,7 @@ class DiscoveryTask:
         if came or went:
             log.info(
                 "flow %s: %d partitions, %d new, %d gone",
-                self._flow,
-                len(after.partitions),
-                len(came),
-                len(went),
+                *(self._flow, len(after.partitions), len(came), len(went)),
             )
         ended = [
             name
@@ -268,9 +265,7 @@ class DiscoveryTask:
         if ended:
             log.warning(
                 "flow %s: %d partitions are gone or no longer wanted, and end at their acks: %s",
-                self._flow,
-                len(ended),
-                ", ".join(ended[:NAMED]),
+                *(self._flow, len(ended), ", ".join(ended[:NAMED])),
             )
 
     def _tell(self, notes: tuple[str, ...]) -> None:

@@ -396,9 +396,7 @@ class JournalStore:
             log.error(
                 "journal %s: events from seq %d to %d are lost: the disk failed before they "
                 "were on it; it takes no more events",
-                name,
-                journal.next_seq,
-                failed.safe,
+                *(name, journal.next_seq, failed.safe),
             )
             journal.close_for_appends()
 

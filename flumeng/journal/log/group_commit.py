@@ -240,8 +240,7 @@ class GroupCommit(Generic[Item]):
         except Exception as error:
             log.error(
                 "journal %s takes no more events: %s",
-                self._journal.id,
-                error,
+                *(self._journal.id, error),
                 exc_info=not isinstance(error, FlumengError),
             )
             self._failure = error

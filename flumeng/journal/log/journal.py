@@ -164,9 +164,7 @@ class Journal:
             log.error(
                 "journal %s: readers stop at seq %d of %d, where events are lost; "
                 "`flumeng journal repair --accept-loss` lets them continue",
-                self.id,
-                self.readable,
-                self.safe,
+                *(self.id, self.readable, self.safe),
             )
 
     @property
@@ -390,8 +388,7 @@ class Journal:
             log.error(
                 "journal %s: the machine went down before all events were on disk: those of about "
                 "the last second may be lost; it ends at seq %d and takes no more events",
-                self.id,
-                self.next_seq,
+                *(self.id, self.next_seq),
             )
         return lost
 

@@ -161,10 +161,7 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
             os.ftruncate(fd, active.length)
             log.warning(
                 "%s: cut a torn tail of %d bytes at byte %d (%s)",
-                active.path,
-                size - active.length,
-                active.length,
-                problem,
+                *(active.path, size - active.length, active.length, problem),
             )
         synced = _synced(active, checkpoint)
         _copy(disk, fd, fd, synced, active.length, to=synced)

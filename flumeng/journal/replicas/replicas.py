@@ -89,9 +89,7 @@ class Replicas:
             aside = set_aside(path)
             log.error(
                 "replica %s is damaged and will be recreated; it is kept as %s: %s",
-                path.name,
-                aside,
-                error,
+                *(path.name, aside, error),
             )
         except FlumengError as error:
             log.error("cannot open replica %s, which is ignored: %s", path.name, error)
@@ -180,9 +178,7 @@ class Replicas:
                 self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
             log.error(
                 "replica %s is damaged and will be recreated; it is kept as %s: %s",
-                name,
-                aside,
-                journal.damaged,
+                *(name, aside, journal.damaged),
             )
 
     def drop(self, name: str) -> None:
