@@ -130,7 +130,7 @@ class Scaler:
             n for n, part in record.partitions.items() if part.end is None and n not in accounts
         ]
         if silent:
-            return f"the end of {silent[0]} is unknown ({len(silent)} partitions in all)"
+            return f"the end of partition {silent[0]} is unknown ({len(silent)} such partitions)"
         expected = self._bounds.clamp(self._standing.tasks)
         if len(tasks) != expected:
             return f"{len(tasks)} of {expected} tasks are planned"
