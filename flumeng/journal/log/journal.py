@@ -294,8 +294,8 @@ class Journal:
         self._writer.require_sound()
         if ack > self.safe:
             raise CorruptError(
-                f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
-                "reader has seen are missing"
+                f"journal {self.id}: ack {ack} is above its end {self.safe}; events that a reader "
+                "has seen are missing"
             )
         self.acked = max(self.floor, ack)
         if not self.limits.retain:
@@ -339,7 +339,7 @@ class Journal:
         """
         if end > self.safe:
             raise AboveSafeError(
-                f"journal {self.id}: seq {end} lies above its safe end {self.safe}"
+                f"journal {self.id}: seq {end} is above its last durable event, at {self.safe}"
             )
         if end > self.readable:
             raise DataLossError(
