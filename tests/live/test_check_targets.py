@@ -144,7 +144,7 @@ def test_failing_targets_are_reported_with_causes_and_nothing_is_applied(
         ("sql", 'table "public"."absent" does not exist'),
         ("sql", 'may not insert rows into table "public"."closed"'),
         ("python", "this node's policy file does not allow functions of company.sinks"),
-        ("files", "is in the data directory of the node"),
+        ("files", "is in, or contains, the node's data directory"),
     ]
     assert len(causes) == len(wanted), ran.stderr
     for (sink, cause), line in zip(wanted, causes, strict=True):

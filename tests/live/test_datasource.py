@@ -346,7 +346,7 @@ def test_second_reader_of_a_cursor_and_removed_cursor_are_reported(
     ("options", "why"),
     [
         ({"flow": "wbe"}, 'there is no flow "wbe"'),
-        ({"flow": "web", "cursor": "main"}, "take another name"),
+        ({"flow": "web", "cursor": "main"}, "choose another name"),
         ({"flow": "web", "cursr": "x"}, 'no option "cursr"'),
         ({"flow": "web", "cursor": "web"}, "a flow is named web"),
     ],

@@ -21,7 +21,7 @@ from flumeng.platform.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 RESTORED = "the data directory was copied or restored while its node ran; later events are missing"
-UNKNOWN = "the acks of the journal could not be read when the node started"
+UNKNOWN = "the acks of the journal were unknown when the node started"
 
 
 class _Refusal(NamedTuple):

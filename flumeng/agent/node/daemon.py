@@ -323,9 +323,9 @@ class Node:
         """Do the work that is due. Nothing is written before the name is confirmed."""
         looks = self._clock() >= self._look_at or self._session != self._store.session
         if looks:
-            self._attempt("report", self._refresh)
+            self._attempt("report its state", self._refresh)
         if self._is_ours and (looks or self._reported != self._machine.changes):
-            self._attempt("report", self._report)
+            self._attempt("report its state", self._report)
         if self._is_ours:
             self._attempt("write the event log", self._tell_story)
         if self._is_ours and self._machine.proposals:

@@ -223,13 +223,13 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
         return f"node {task.node} is no longer registered"
     if not owner.live:
         stays = builder.snapshot.cluster.maintenance or not owner.down
-        return None if stays else f"{task.node} is down"
+        return None if stays else f"node {task.node} is down"
     if task.state == DRAINING:
         late = f"{builder.flow.name}/{name}" in builder.snapshot.overdue
         if owner.has_released(builder.flow.name, name):
             intent = builder.intent(name)
             waits = name in builder.held and not late and not (intent and intent.open)
-            return None if waits else f"{owner.name} released it"
+            return None if waits else f"node {owner.name} released it"
         if late:
             return f"node {owner.name} did not release it in time"
     return None
@@ -269,10 +269,10 @@ def _keep(
             return replace(task, state=ASSIGNED, target=None, why=ALONE)
         if task.state == DRAINING and free is None:
             return task
-        builder.why.append(f"task {flow.name}/{name} is to leave {owner.name}")
+        builder.why.append(f"task {flow.name}/{name} is to leave node {owner.name}")
         return builder.leaving(task, free, f"node {owner.name} may no longer run it")
     if task.state == DRAINING and not on_its_way:
-        builder.why.append(f"task {flow.name}/{name} stays on {owner.name}")
+        builder.why.append(f"task {flow.name}/{name} stays on node {owner.name}")
         return replace(task, state=ASSIGNED, target=None, why="")
     return task
 
@@ -287,7 +287,7 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
         return not fresh
     flow = builder.flow.name
     some = zip(islice(fresh, REASONS), nodes, strict=False)
-    builder.why += [f"task {flow}/{name} goes to {node}: {UNOWNED}" for name, node in some]
+    builder.why += [f"task {flow}/{name} goes to node {node}: {UNOWNED}" for name, node in some]
     if len(fresh) > REASONS:
         builder.why.append(f"flow {flow}: {len(fresh) - REASONS} more tasks go to nodes")
     epochs = range(builder.epoch + 1, builder.epoch + 1 + len(fresh))

@@ -117,7 +117,7 @@ class PlanBuilder:
         standbys: tuple[str, ...] = (),
     ) -> PlannedTask:
         self.epoch += 1
-        self.why.append(f"task {self.flow.name}/{name} goes to {node}: {reason}")
+        self.why.append(f"task {self.flow.name}/{name} goes to node {node}: {reason}")
         return PlannedTask(
             kind=kind,
             node=node,

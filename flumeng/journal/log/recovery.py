@@ -85,7 +85,7 @@ def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
         if link is None or link.base != segment.base:
             raise CorruptError(f"a segment between {segment.path} and {successor.path} is missing")
         if link.length != length:
-            raise CorruptError(f"segment {segment.path} has {length} bytes, not {link.length}")
+            raise CorruptError(f"{segment.path} has {length} bytes, was sealed with {link.length}")
         fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             last = read_frame_header(fd, link.last_offset, journal, segment.path)
@@ -108,7 +108,7 @@ def _scan(
             if header.term > checkpoint.term:
                 raise CorruptError(
                     f"segment {active.path} at byte {active.length}: a frame of term "
-                    f"{header.term}, but the checkpoint is of term {checkpoint.term}, so older"
+                    f"{header.term}, but the checkpoint is of term {checkpoint.term}: it is older"
                 )
             if header.first_seq != seq or header.term < term:
                 raise BadFrameError(

@@ -353,7 +353,7 @@ def test_a_policy_bounds_the_members(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not allow to write to http://h2"):
         require_allowed(dead, policy, SparkOptions(), tmp_path)
     inside = group("noop", f"files: {{path: {tmp_path}/lake}}")
-    with pytest.raises(UserError, match="data directory of the node"):
+    with pytest.raises(UserError, match="the node's data directory"):
         require_allowed(inside, Policy(), SparkOptions(), tmp_path)
 
 
