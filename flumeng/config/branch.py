@@ -72,7 +72,7 @@ class Branch:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.otherwise and self.when is not None:
-            yield "otherwise", "this branch takes what no other takes: leave `when` out"
+            yield "otherwise", "this branch takes all other events: leave `when` out"
         yield from problems(self)
 
 

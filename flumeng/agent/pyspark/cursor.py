@@ -46,7 +46,7 @@ def require_readable(store: Store, flow: str) -> Versioned[Flow]:
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")
     if not has_journals(require_revision(store, flow, record.value.revision).effective):
-        raise UserError(f"flow {flow} has no journals to read: read what its source reads")
+        raise UserError(f"flow {flow} has no journals: read the input of its source instead")
     return record
 
 

@@ -150,7 +150,7 @@ def test_case_names_its_branch(run: Run, tmp_path: Path) -> None:
     result = run(bad + "  - {name: b, input: [], count: 0}\n")
     assert "cases[1]: set `branch`: the flow has no sinks outside of branches bad" in result.stderr
     result = run(bad + "  - {name: b, branch: bat, input: [], count: 0}\n")
-    assert 'cases[1]: no branch bat with sinks; did you mean "bad"?' in result.stderr
+    assert 'cases[1]: the flow has no branch bat with sinks; did you mean "bad"?' in result.stderr
 
 
 def test_dead_letters_are_counted(run: Run, tmp_path: Path) -> None:
