@@ -173,7 +173,7 @@ def test_target_that_does_not_answer_is_given_up_after_10_seconds(cluster: Clust
         began = time.monotonic()
         ran = cluster.apply("silent", *[f'http: {{url: "{url}"}}'] * 3)
     assert ran.returncode == 1
-    assert ran.stderr.count("no answer within 10 s") == 3
+    assert ran.stderr.count("did not answer within 10 s") == 3
     assert time.monotonic() - began < 30
 
 

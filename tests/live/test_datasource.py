@@ -361,5 +361,5 @@ def test_unreadable_source_is_reported(
 
 
 def test_commit_of_an_unknown_cursor_is_refused(flow: Flow) -> None:
-    with pytest.raises(UserError, match="read with it first"):
+    with pytest.raises(UserError, match="read the flow with it first"):
         commit({"j": 1}, zookeeper=flow.hosts, flow="web", cursor="report")
