@@ -116,7 +116,7 @@ def _require_journals(spec: FlowSpec) -> None:
                 f"pipe {topics} from a Kafka consumer into `flumeng flow try`"
             )
         if source.name == "flow":
-            raise UserError(f"flow {spec.flow} reads another flow: tap that one")
+            raise UserError(f"flow {spec.flow} reads another flow: tap the other flow")
 
 
 def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:

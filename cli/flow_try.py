@@ -132,7 +132,7 @@ def write(content: memoryview) -> None:
         raise
     except OSError as error:
         _write_no_more()
-        raise UnavailableError(f"cannot write: {error.strerror}") from error
+        raise UnavailableError(f"cannot write the output: {error.strerror}") from error
 
 
 def end_of(output: Output, spec: FlowSpec) -> str | None:

@@ -72,7 +72,7 @@ class Branch:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.otherwise and self.when is not None:
-            yield "otherwise", "it takes the events that no other branch takes: leave `when` out"
+            yield "otherwise", "this branch takes all other events: leave `when` out"
         yield from problems(self)
 
 
@@ -88,7 +88,7 @@ def problems(segment: Segment) -> Iterator[tuple[str, str]]:
     if every and segment.branches[-1].otherwise:
         yield (
             f"branches[{len(segment.branches) - 1}].otherwise",
-            f"branch {every[0]} takes all events, so none are left: give {every[0]} a `when`",
+            f"branch {every[0]} takes all events, so no others are left: give {every[0]} a `when`",
         )
 
 

@@ -89,8 +89,8 @@ def _refuse_rollout(text: str) -> None:
     if spec.rollout is not None:
         raise _problem(
             "rollout",
-            f"flow {spec.flow} may roll back by itself, but flows that add its filters would not: "
-            "leave rollout out, or read `after: sources` a flow with sources of its own",
+            f"flow {spec.flow} may roll back by itself, but the flows that use its filters would "
+            "not: leave rollout out, or read `after: sources` a flow with sources of its own",
         )
 
 

@@ -103,4 +103,6 @@ def require_keys(columns: Columns, names: Iterable[str]) -> None:
     for name in names:
         kind = require_column(columns, name).name
         if kind not in IN_KEYS:
-            raise ValueError(f"{name} is a {kind}: expected one of {', '.join(sorted(IN_KEYS))}")
+            raise ValueError(
+                f"column {name} is a {kind}: expected one of {', '.join(sorted(IN_KEYS))}"
+            )

@@ -175,7 +175,7 @@ def missing(option: str, names: Iterable[str], columns: Columns) -> Iterator[str
     """Yield a message for each name in a sink's ``option`` that is not a column."""
     for name in names:
         if name not in columns:
-            yield f"{option}: no column {name}; {nearest(name, list(columns))}"
+            yield f"{option}: there is no column {name}; {nearest(name, list(columns))}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ class Decoder:
             self.lines[option_path] = document.line(key)
             field = fields.get(name)
             if field is None:
-                hint = nearest(name, fields) if fields else "there are no options here"
+                hint = nearest(name, fields) if fields else "no options are allowed here"
                 self.report(key, option_path, f"unknown option; {hint}")
                 continue
             values[name] = self._value(hints[name], value, option_path, described(field))

@@ -61,7 +61,7 @@ def check_condition(text: str, columns: Columns) -> None:
     """Raise ValueError unless ``text`` is a condition over ``columns``."""
     kind = Reader(columns).kind(sql_text.parse(text))
     if kind.name != BOOLEAN:
-        raise ValueError(f"expected a condition, but this is a {kind.name}")
+        raise ValueError(f"expected a condition, but the expression is a {kind.name}")
 
 
 def chosen(text: str, columns: Columns) -> dict[str, Kind]:

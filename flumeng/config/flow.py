@@ -55,7 +55,7 @@ class JournalEncryption:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.key in self.previous_keys:
-            yield "previous_keys", "expected other keys than `key`"
+            yield "previous_keys", "expected only keys that differ from `key`"
 
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
@@ -261,7 +261,7 @@ class JournalOptions:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.kafka is not None and self.encryption is not None:
-            yield "encryption", "only journals on the disks of nodes are encrypted: leave it out"
+            yield "encryption", "a journal in Kafka cannot be encrypted by flumeng: leave this out"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ def check_flow_name(text: str) -> None:
     for word in text.split(PART):
         check_name(word)
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"expected at most {MOST_CHARACTERS} characters in all names together")
+        raise ValueError(f"expected at most {MOST_CHARACTERS} characters, including ~")
 
 
 def part_name(flow: str, *words: str) -> str:

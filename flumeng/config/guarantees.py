@@ -212,7 +212,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, what in claims:
             owner = taken.setdefault(what, path)
             if owner != path:
-                yield f"{path}.{name}", f"{owner} already has {what}"
+                yield f"{path}.{name}", f"{what} is already used by {owner}"
 
 
 def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[str, str]]:
@@ -223,9 +223,9 @@ def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[s
     for path, part in queued[1:]:
         first, before = queued[0]
         if part.name == before.name == "objects":
-            yield path, f"{first} reads objects too: give that one more paths, or make two flows"
+            yield path, f"{first} reads objects too: add the paths there, or make two flows"
         else:
-            yield path, f"{first} has the only work queue of this flow: make two flows"
+            yield path, f"{first} has a work queue, and a flow may have only one: make two flows"
 
 
 KAFKA = "kafka"
@@ -250,12 +250,15 @@ def _of_kafka(
     if reader := first.get(KAFKA):
         yield "journal.kafka", f"{reader} reads Kafka too: make two flows"
     if durability == "replicated":
-        yield "durability", "the topic sets the replicas of a journal in Kafka: use disk"
+        yield "durability", "the topic sets the replicas of a journal in Kafka: use durability disk"
     elif durability != "disk":
         yield "durability", f"a journal in Kafka is as durable as disk, never {durability}"
     for name in ("max_bytes", "retain_seconds", "retain_bytes"):
         if f"journal.{name}" in parts:
-            yield f"journal.{name}", "the topic's own settings limit a journal in Kafka"
+            yield (
+                f"journal.{name}",
+                "in Kafka the settings of the topic limit it: leave this out",
+            )
     for path, part in components:
         if part.kind == "source" and part.options.keeps_place:
             yield (

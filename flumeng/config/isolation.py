@@ -71,7 +71,7 @@ def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
         try:
             check_flow_name(part.flow)
         except ValueError as error:
-            yield where, f"it would be the flow {part.flow}: {error}"
+            yield where, f"this part would be named {part.flow}: {error}"
     for path, segment in _segments(spec, ""):
         if all(sink.isolated for sink in segment.sinks) and all(
             branch.isolated for branch in segment.branches
@@ -93,8 +93,8 @@ def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
 
 def _same_name(part: Part, other: Part) -> str:
     return (
-        f"{other.path} would be the flow {part.flow} too: put it into a branch with a name of its "
-        "own"
+        f"this part and {other.path} would both be named {part.flow}: put it into a branch with a "
+        "name of its own"
     )
 
 

@@ -172,7 +172,7 @@ class SparkBounds:
             if not any(_begins(entry, text) for entry in getattr(self, kind)):
                 raise UserError(
                     f"this node's policy file does not allow Spark's {text}: name it in "
-                    f"spark.{kind} there"
+                    f"`spark.{kind}` there"
                 )
 
 
@@ -293,7 +293,7 @@ class Policy:
         if package != registry.OWN and not {package, _ANYWHERE} & set(self.plugins):
             raise UserError(
                 f"this node's policy file does not allow the {part.kind} {part.name} of the "
-                f"package {package}: name it in plugins"
+                f"package {package}: name it in `plugins` there"
             )
         for kind, what in part.options.needs():
             self._require(kind, what)

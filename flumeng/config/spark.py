@@ -92,7 +92,7 @@ def check_conf(text: str) -> None:
     if not re.fullmatch(r"spark(\.[A-Za-z0-9_-]+)+", text, re.ASCII):
         raise ValueError("expected the name of a setting of Spark, like spark.speculation")
     if text in OWN_CONF or (text.startswith(OWN_SQL) and not text.startswith(FREE_SQL)):
-        raise ValueError("flumeng sets this one itself, or has an option for it")
+        raise ValueError("flumeng sets this setting itself, or has an option for it")
 
 
 @dataclass(frozen=True)

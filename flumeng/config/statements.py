@@ -433,10 +433,10 @@ class _Reading(Reader):
     def _window(self, node: exp.Window, depth: int) -> Kind:
         _only(node, {"this", "partition_by", "order", "spec", "over"})
         if not self._aggregating or not isinstance(node.this, exp.Anonymous):
-            raise ValueError(f"not allowed here: {shown(node)}")
+            raise ValueError(f"OVER is not allowed here: {shown(node)}")
         allowed = {**functions.AGGREGATES, **functions.WINDOWS}
         if str(node.this.this).lower() not in allowed:
-            raise ValueError(f"{node.this.this} is not allowed over windows")
+            raise ValueError(f"the function {node.this.this} is not allowed with OVER")
         for part in node.args.get("partition_by") or ():
             self.key(part, depth)
         if (order := node.args.get("order")) is not None:
@@ -500,7 +500,7 @@ def _is_before(column: exp.Column, before: _Scope, both: _Scope) -> bool:
 
 def _renamed(relation: Relation, names: Sequence[str]) -> Relation:
     if len(names) != len(relation.columns):
-        raise ValueError(f"{len(names)} names for {len(relation.columns)} columns")
+        raise ValueError(f"a table has {len(names)} names for its {len(relation.columns)} columns")
     columns: dict[str, Kind] = {}
     for name, kind in zip(names, relation.columns.values(), strict=True):
         _require_other(name)

@@ -182,7 +182,7 @@ def _changes(copy: SiteCopy, keys: Collection[str]) -> list[Change]:
     state = site_state.state_of(copy)
     unknown = [key for key in keys if key not in state.resources]
     if unknown:
-        raise UserError(f'there is no "{unknown[0]}"; {nearest(unknown[0], state.resources)}')
+        raise UserError(f'no resource "{unknown[0]}"; {nearest(unknown[0], state.resources)}')
     chosen = keys or [
         key for key in state.resources if kind_of(key) == FLOW and key not in state.owned
     ]

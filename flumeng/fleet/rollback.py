@@ -58,8 +58,8 @@ def expect_readable(
     """Raises ``UserError`` when an entry to undo may be among unreadable ones."""
     if len(taken) == len(entries) < len(copy.children(paths.push())):
         raise UserError(
-            f"the changes of its pushes cannot be read: an entry below {paths.push()} is damaged, "
-            "or of a newer flumeng"
+            f"the changes of the site's pushes cannot be read: an entry below {paths.push()} is "
+            "damaged, or of a newer flumeng"
         )
 
 
@@ -70,5 +70,5 @@ def after_push(entries: Sequence[PushEntry], push: str, *, are_all: bool) -> Seq
     upto = [number for number, id_ in enumerate(ids) if id_ == push]
     upto = upto or [number for number, id_ in enumerate(ids) if id_ < push]
     if not upto and not are_all:
-        raise UserError(f"its history does not go back to push {push}")
+        raise UserError(f"the site's history does not go back to push {push}")
     return entries[upto[-1] + 1 if upto else 0 :]

@@ -73,11 +73,11 @@ def why_not_pushed(copy: SiteCopy) -> str:
         return str(schema)
     version = schema.value.version
     if version > table.VERSION:
-        return f"it has schema version {version}, this flumeng supports {table.VERSION}: upgrade it"
+        return f"its schema is {version}, this flumeng supports {table.VERSION}: upgrade flumeng"
     if version < table.VERSION:
         return (
-            f"it has schema version {version}, pushes need {table.VERSION}: "
-            "run `flumeng schema migrate --finish` there"
+            f"the cluster has schema version {version}, pushes need {table.VERSION}: run `flumeng "
+            "schema migrate --finish` there"
         )
     push = copy.znodes[str(paths.push())]
     return str(push) if isinstance(push, Unreadable) else ""

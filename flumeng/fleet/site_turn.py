@@ -143,7 +143,7 @@ class Turn:
                 return
             if now >= deadline:
                 raise FlumengError(
-                    f"not well within {task.settle_seconds:g} s: "
+                    f"the site was not well within {task.settle_seconds:g} s: "
                     + ("; ".join(missing) or "it was well, but not for long enough")
                 )
             if missing and missing != reported:
@@ -208,7 +208,7 @@ class Turn:
         if not claims.is_held_by(push, self._task.claim):
             held = push.claim
             raise ConflictError(
-                f"{held.who} took over" if held else "the claim of the push was removed"
+                f"{held.who} took over the push" if held else "the claim of the push was removed"
             )
         return push
 

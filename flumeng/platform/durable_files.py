@@ -33,9 +33,9 @@ def read_object(file: Path) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise _damaged(file, error) from error
     if not isinstance(content, dict):
-        raise _damaged(file, "it holds no object")
+        raise _damaged(file, "the file holds no JSON object")
     return content
 
 
 def _damaged(file: Path, why: object) -> CorruptError:
-    return CorruptError(f"{file} is damaged: {why}; move it away to go on without it")
+    return CorruptError(f"{file} is damaged: {why}; move the file away to go on without it")

@@ -40,9 +40,7 @@ def make_private(directory: Path, names: Iterable[str]) -> None:
         log.warning(
             "the data directory %s was open to other users: %d files and directories in it, such "
             "as %s, are closed to them now",
-            directory,
-            len(closed),
-            closed[-1],
+            *(directory, len(closed), closed[-1]),
         )
 
 

@@ -347,7 +347,7 @@ def test_second_reader_of_a_cursor_and_removed_cursor_are_reported(
     ("options", "why"),
     [
         ({"flow": "wbe"}, 'there is no flow "wbe"'),
-        ({"flow": "web", "cursor": "main"}, "take another name"),
+        ({"flow": "web", "cursor": "main"}, "choose another name"),
         ({"flow": "web", "cursr": "x"}, 'no option "cursr"'),
         ({"flow": "web", "cursor": "web"}, "a flow is named web"),
     ],
@@ -362,5 +362,5 @@ def test_unreadable_source_is_reported(
 
 
 def test_commit_of_an_unknown_cursor_is_refused(flow: Flow) -> None:
-    with pytest.raises(UserError, match="read with it first"):
+    with pytest.raises(UserError, match="read the flow with it first"):
         commit({"j": 1}, zookeeper=flow.hosts, flow="web", cursor="report")

@@ -164,7 +164,9 @@ def _the_wrong_key_stops_the_source(cluster: Cluster) -> None:
     (cluster.folder / "journal").write_text(WRONG)
     flumeng(cluster, "task", "restart", "web/ingest.n1")
     cluster.kill("ingest")
-    wait_for(lambda: "which is not here" in (task(cluster).get("why") or ""), lambda: task(cluster))
+    wait_for(
+        lambda: "which this node lacks" in (task(cluster).get("why") or ""), lambda: task(cluster)
+    )
     why = task(cluster)["why"]
     assert f"encrypted with key {Key.parse(KEY, '').id}" in why
     assert "`previous_keys` of the flow's journal.encryption" in why

@@ -53,7 +53,9 @@ def test_zookeeper_that_ended_on_a_full_disk_runs_again_when_there_is_room(
         with contextlib.suppress(KazooException):
             for number in range(100):
                 client.create(f"/large{number}", bytes(100_000))
-        wait_for(lambda: b"ended with code" in (tmp_path / "log").read_bytes(), "it does not end")
+        wait_for(
+            lambda: b"ended with exit code" in (tmp_path / "log").read_bytes(), "it does not end"
+        )
         filling.unlink()
 
         def writes() -> bool:

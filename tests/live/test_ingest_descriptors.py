@@ -109,5 +109,5 @@ def test_unread_bytes_of_a_held_source_are_counted(worker: WorkerProcess, tmp_pa
         file.write(("x" * 99 + "\n") * 1000)
     worker.eventually(lambda: worker.counters("f")["unread_bytes"] == 100_000)
     counters = worker.counters("f")
-    assert counters["held_by"] == "choked: 10 bytes a second"
+    assert counters["held_by"] == "rate limit: 10 bytes a second"
     assert counters["held_seconds"] > 0

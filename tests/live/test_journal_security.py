@@ -390,7 +390,7 @@ def test_errors_disclose_nothing_of_the_code_to_a_client(served: Served) -> None
     for text in said:
         for leaked in ("Traceback", ".py", SECRET):
             assert leaked not in text
-    assert "see the log of that process" in said[0]
+    assert "see the log of the journal server" in said[0]
     assert SECRET in served.log.read_text(), "the log of the server says what it was"
     assert ask(served, proof, "accounts", APP) == EVENTS
 
@@ -533,7 +533,7 @@ def test_invalid_new_certificate_does_not_replace_the_good_one(
     _, keystore, address = renewed
     proof = Proof.of(keystore.load())
     Keystore(keystore.folder, "node").certificate.write_bytes(b"no certificate")
-    wait_for(lambda: "serves with the previous certificate" in caplog.text)
+    wait_for(lambda: "keeps its previous certificate" in caplog.text)
     with JournalClient(address, 10, prove=lambda: proof) as client:
         assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
 

@@ -148,7 +148,7 @@ def test_forged_live_node_is_ignored_and_the_real_node_comes_back(cluster: Clust
     stop()
     cluster.forge(found.value)
     wait_for(lambda: not cluster.live("n1"))
-    assert "/live/nodes/n1 does not prove that this node is live: its signature" in cluster.log
+    assert "/live/nodes/n1 does not prove that its node is live: its signature" in cluster.log
     cluster.run_node("n2")
     wait_for(lambda: "collect.0" in cluster.tasks("n2"))
 

@@ -69,7 +69,9 @@ def test_node_and_its_copy_do_not_both_run_and_the_copy_reports_why(
     copy = host.start("copy")
     assert copy.wait(timeout=60) != 0
     said = (tmp_path / "copy.log").read_text()
-    assert f"node n1 is live as process {original.pid} of this host. It still runs" in said
+    assert (
+        f"node n1 is live as process {original.pid} of this host. That process still runs" in said
+    )
     assert "ingest.0 started" not in said, "the copy took events into its journals"
     assert (host.live(), original.poll()) == (original.pid, None)
 

@@ -337,7 +337,7 @@ def test_third_replica_leads_when_the_second_primary_dies_before_telling_it(web:
     wait_for(lambda: web.hosts.journals[old].primary != "n1", "nobody leads")
     leads = second if web.hosts.journals[old].primary == second.name else third
     left = third if leads is second else second
-    wait_for(lambda: f"journal {old}: primary in term" in leads.said, "it does not begin")
+    wait_for(lambda: f"journal {old} is primary here: term" in leads.said, "it does not begin")
     leads.kill()
     assert {node_of(replica) for replica in web.hosts.journals[old].in_sync} == {
         leads.name,

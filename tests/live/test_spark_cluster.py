@@ -187,7 +187,7 @@ def wait_for_files(lake: Path) -> None:
         ({"conf": '{"spark.authenticate.secret": "${secret:gone}"}'}, "there is no secret gone"),
         (
             {"conf": '{"spark.speculation": "${secret:lake}"}'},
-            "spark.speculation in spark.conf cannot hold",
+            "spark.conf: spark.speculation cannot hold",
         ),
     ],
 )

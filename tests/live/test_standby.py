@@ -115,7 +115,7 @@ def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluste
     plan = read_plan(cluster.store, "web")
     assert plan is not None
     assert [(e.node, e.how, e.why) for e in plan.value.ended] == [
-        (before.node, "failed", f"{before.node} is down")
+        (before.node, "failed", f"node {before.node} is down")
     ]
     log = (cluster.folder / f"{standby}.log").read_text()
     assert log.count("collect started") == 1, "Spark was there before it was needed"

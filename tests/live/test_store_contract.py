@@ -175,8 +175,8 @@ def test_transactions_sent_together_fail_independently(any_store: Store) -> None
     any_store.write(paths.flow("f200"), flow(9), ABSENT)
     refused = any_store.commit_each([[Put(paths.flow(name), flow(1), ABSENT)] for name in flows])
     assert {name: str(why) for name, why in zip(flows, refused, strict=True) if why} == {
-        "f3": "/flows/f3 exists already",
-        "f200": "/flows/f200 exists already",
+        "f3": "znode /flows/f3 exists already",
+        "f200": "znode /flows/f200 exists already",
     }
     found = any_store.read_many([paths.flow(name) for name in flows])
     assert {name for name, f in zip(flows, found, strict=True) if f and f.value == flow(1)} == {

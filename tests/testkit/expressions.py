@@ -244,7 +244,7 @@ STATEMENT_ATTEMPTS = (
     ("SELECT seq FROM events WHERE count(*) > 1", "count is not allowed here: it aggregates many"),
     (
         "SELECT seq FROM events WHERE row_number() OVER (ORDER BY seq) = 1",
-        "not allowed here: ROW_NUMBER() OVER (ORDER BY",
+        "OVER is not allowed here: ROW_NUMBER() OVER (ORDER BY",
     ),
     (
         "SELECT seq FROM events WHERE app IN (SELECT a.app FROM apps a WHERE a.team = host)",

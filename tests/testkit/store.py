@@ -290,18 +290,18 @@ class FakeStore:
         znode = self.tree.znodes.get(path)
         if isinstance(write, Put) and write.expect is ABSENT:
             if znode is not None:
-                raise ConflictError(f"{path} exists already")
+                raise ConflictError(f"znode {path} exists already")
             if (path.rpartition("/")[0] or "/") not in self.tree.znodes:
-                raise ConflictError(f"{path} does not exist (or its parent does not)")
+                raise ConflictError(f"znode {path} does not exist (or its parent does not)")
             session = self.session if write.path.row.lifetime == "ephemeral" else 0
             born = next(self.tree.creations), self.tree.clock()
             self.tree.znodes[path] = _Znode(data, 0, session, *born, self._access(path))
             return Version(0)
         if znode is None:
-            raise ConflictError(f"{path} does not exist (or its parent does not)")
+            raise ConflictError(f"znode {path} does not exist (or its parent does not)")
         expected = write.version if isinstance(write, Check) else write.expect
         if isinstance(expected, Version) and expected.number != znode.version:
-            raise ConflictError(f"{path} was changed by someone else")
+            raise ConflictError(f"znode {path} was changed by someone else")
         if isinstance(write, Put):
             znode.data = data
             znode.version += 1
@@ -309,7 +309,7 @@ class FakeStore:
             return Version(znode.version)
         if isinstance(write, Remove):
             if self.tree.znodes.below(path):
-                raise ConflictError(f"{path} still has children")
+                raise ConflictError(f"znode {path} still has children")
             del self.tree.znodes[path]
         return None
 

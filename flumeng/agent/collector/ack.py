@@ -90,14 +90,14 @@ class Acks:
             if ack is not None:
                 if ack.value.epoch > self.epoch:
                     raise SupersededError(
-                        f"{name} is owned under epoch {ack.value.epoch}, ours is {self.epoch}",
+                        f"partition {name} has epoch {ack.value.epoch}, this task {self.epoch}",
                         ack.value.epoch,
                     )
                 self.inherited.add(name)
                 progress = self._progress(ack.value)
                 self.leader_epochs[name] = ack.value.leader_epoch
             elif name not in registered:
-                log.info("%s is no longer registered: it has no ack and gets none", name)
+                log.info("partition %s is no longer registered, so it is not read", name)
                 continue
             else:
                 progress = Progress(registered[name].start, registered[name].start)
@@ -176,7 +176,7 @@ class Acks:
             acks = self._store.read_many([self._paths[name] for name in names])
             for name, ack in zip(names, acks, strict=True):
                 if ack is None or ack.version != self._versions[name]:
-                    raise ConflictError(f"the ack of {name} was written by another owner")
+                    raise ConflictError(f"another owner of partition {name} has written its ack")
 
     def _know(self, partition: str, at: Progress) -> None:
         self.offsets[partition], self.emitted[partition] = at.offset, at.emitted

@@ -127,7 +127,7 @@ class ClaimedTask:
         self._delivery = Delivery(pipeline, self._acks, self._commits, intents, assignment.revision)
         if (repeat := self._delivery.repeat) is not None:
             if repeat.revision != assignment.revision:
-                raise ConflictError("a batch of another revision was decided in the meantime")
+                raise ConflictError(f"meanwhile revision {repeat.revision} has decided a batch")
             readable.leave_out(repeat.left_out)
         inherited = bool(self._acks.inherited)  # the backlog has waited for an owner
         self._waiting_since: float | None = -math.inf if inherited else None
@@ -239,7 +239,7 @@ class ClaimedTask:
             return None
         ranges = self._under_leaders(ranges, reached, cut_is_told=bool(gaps))
         for gap in gaps or lacks:
-            log.warning("%s", gap.reason)
+            log.warning("events cannot be read and are skipped: %s", gap.reason)
         scale = _scale(reached)
         identity = splits = None
         unread = [gap.piece for gap in gaps or lacks]
@@ -298,7 +298,7 @@ class ClaimedTask:
             self._size.weighed(event_bytes)
         self._last_end = batch.ended
         files = sum(len(part.files) for part in batch.written)
-        log.debug("%d events in %.2f s, %d files", batch.events, seconds, files)
+        log.debug("a batch: %d events in %.2f s, %d files", batch.events, seconds, files)
         return batch
 
     def close(self) -> None:

@@ -79,12 +79,15 @@ class Commits:
                 if record is None:
                     continue
                 staged = record.value.staging
-                log.info("%s/%s: finishing the commit %s", self._flow, self._task, name)
+                log.info("task %s/%s finishes commit %s", self._flow, self._task, name)
                 self._finish(path, record.value)
             except (CorruptError, UnavailableError, UserError, OSError) as error:
                 if own:
                     raise
-                log.error("%s/%s continues without %s: %s", self._flow, self._task, name, error)
+                log.error(
+                    "task %s/%s cannot finish the commit %s, which is left to a later owner: %s",
+                    *(self._flow, self._task, name, error),
+                )
                 removable -= set(staged)
         self._remove(*sorted(removable))
 
@@ -106,7 +109,7 @@ class Commits:
         """Return a commit record. Raises BatchTooWideError when it does not fit into a znode."""
         record = Commit(epoch=epoch, staging=tuple(staging), files=tuple(files))
         if len(codec.encode(record)) > paths.commit.size_bytes:
-            raise BatchTooWideError(f"{len(files)} files do not fit into one commit record")
+            raise BatchTooWideError(f"a batch has {len(files)} files, too many for a record")
         return record
 
     def commit(
@@ -132,7 +135,7 @@ class Commits:
         """Rename staged files to targets without a record: a crash may lose or repeat them."""
         missing = self._rename(files)
         if missing:
-            raise UnavailableError(f"{missing[0][0]} was removed, perhaps by a later owner")
+            raise UnavailableError(f"staged {missing[0][0]} was removed, perhaps by a later owner")
         self._remove(*staging)
 
     def discard(self, staging: Iterable[str]) -> None:
@@ -155,7 +158,7 @@ class Commits:
                 f"`flumeng ack drop {self._flow} {path.name}`"
             )
         if missing:
-            log.warning("%s: %d files were published and removed already", path, len(missing))
+            log.warning("commit %s: %d files were moved and removed before", path, len(missing))
         try:
             self._store.remove(path, ANY)
         except ConflictError:

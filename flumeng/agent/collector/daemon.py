@@ -81,7 +81,7 @@ def run(
         return 2
 
     def give_up(why: str) -> None:
-        logging.error("%s; this process ends, and the node restarts it", why)
+        logging.error("%s; this collector ends, and the node restarts it", why)
         os._exit(1)
 
     def follow() -> None:
@@ -188,7 +188,7 @@ def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
         answers = {COUNTERS: lambda _: measures.tasks.rows()}
         return ActionServer(host, answers, port, keystore=process.keystore())
     except UserError as problem:
-        logging.warning("the counts of tasks cannot be served: %s", problem)
+        logging.warning("the collector cannot serve the event counts of its tasks: %s", problem)
         return None
 
 

@@ -84,7 +84,7 @@ class DeadLetterLimits:
         if outdated:
             size = sum(file.bytes for file in outdated)
             summary = f"deleted {len(outdated)} files of dead letters with {size} bytes"
-            log.info("flow %s: %s; it keeps %s", flow, summary, _limits_text(part.keep))
+            log.info("flow %s: %s; its limits are %s", flow, summary, _limits_text(part.keep))
             self._measures.dead_letter_files_deleted(flow, len(outdated))
         return len(outdated)
 

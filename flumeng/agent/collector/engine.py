@@ -224,7 +224,7 @@ def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
     if kind == executor_units.HUNG:
         return HungError.after(executor_units.LIMIT_SECONDS, list(sinks.values()), content.decode())
     if kind == executor_units.LEFT:
-        return BrokenTogetherError("too many batches of one job have hung")
+        return BrokenTogetherError("too many batches of one Spark job have hung")
     name, text, number = content.decode().split("\n")
     return of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
 

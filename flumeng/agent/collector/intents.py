@@ -120,7 +120,7 @@ class Intents:
     def _require_current(self, intent: Intent) -> None:
         if intent.epoch > self._acks.epoch:
             raise SupersededError(
-                f"{self._path} has epoch {intent.epoch}, ours is {self._acks.epoch}", intent.epoch
+                f"{self._path} has epoch {intent.epoch}, this task {self._acks.epoch}", intent.epoch
             )
 
     def _require_sound(self) -> None:
@@ -128,10 +128,10 @@ class Intents:
             ack = self._acks.offsets.get(partition)
             if ack != start:
                 self._acks.require_ours(self._acks.offsets)
-                where = "has not claimed" if ack is None else f"has acked up to {ack}"
+                where = "does not own" if ack is None else f"has acked up to {ack}"
                 raise CorruptError(
-                    f"{self._path}: the batch {self._intent.number} was decided and reads "
-                    f"{partition} from {start} on, which this task {where}: see "
+                    f"the intent {self._path} has batch {self._intent.number}, which reads "
+                    f"partition {partition} from offset {start} on, but this task {where}: see "
                     "`flumeng ack intents`"
                 )
 

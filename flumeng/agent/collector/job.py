@@ -149,7 +149,9 @@ class Jobs:
                 work.done(HungError.after(job.limit_seconds, sinks))
             self._cancel(job.name)
         for job in stuck:
-            self._on_stuck(f"{job.name} still runs {self._cancel_seconds:.0f} s after its cancel")
+            self._on_stuck(
+                f"Spark job {job.name} runs {self._cancel_seconds:.0f} s after its cancel"
+            )
 
     def _open(self, slot: str, *, apart: bool = False, spare: bool = False) -> None:
         fail_fast.start(slot, partial(self._work, slot, apart, spare))
@@ -192,7 +194,7 @@ class Jobs:
                 outcomes = self._engine.write(works, job.name, slot)
         except Exception as error:
             if len(works) > 1:
-                log.warning("a job for %d batches failed: %s", len(works), error)
+                log.warning("a Spark job for %d batches failed: %s", len(works), error)
                 error = BrokenTogetherError(str(error))
             outcomes = [error] * len(works)
         with self._news:

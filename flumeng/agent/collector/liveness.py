@@ -68,12 +68,12 @@ class Application:
         since = self._alone_since
         if since is None or time.monotonic() - since < TOLD_AFTER_SECONDS:
             return ""
-        return f"{self._options.master} has given no executor: is there a worker with free cores?"
+        return f"Spark at {self._options.master} gives no executor: has a worker free cores?"
 
     def _trouble(self) -> str:
         try:
             if spark.is_stopped(self._session):
-                return f"{self._options.master} has ended the application"
+                return f"Spark master {self._options.master} has ended the application"
             if not self._options.standalone:
                 return ""  # other masters may queue jobs for longer
             works = not self._running() or spark.executors(self._session) > 0

@@ -142,11 +142,9 @@ class Partitions:
                 del self._stops[name]
                 if name in starts and not stop.given_up:
                     log.error(
-                        "partition %s could not be read at %d, which was acked before it was "
-                        "read: %s",
-                        name,
-                        stop.offset,
-                        stop.why,
+                        "partition %s: the event at offset %d is lost, it was acked and then "
+                        "could not be read: %s",
+                        *(name, stop.offset, stop.why),
                     )
 
     def _probe_stops(self, reaches: Mapping[str, Reach]) -> None:
@@ -231,7 +229,7 @@ class Partitions:
             if self._troubles.get(name) != text:
                 log.error("%s", text)
         for name in (self._troubles.keys() & starts.keys()) - troubles.keys():
-            log.info("reading of partition %s continues at %d", name, starts[name])
+            log.info("reading of partition %s continues at offset %d", name, starts[name])
         self._troubles = troubles
 
 

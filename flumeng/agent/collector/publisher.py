@@ -171,7 +171,7 @@ class Publisher:
                 elif all(map(_is_untouched, call.acks, acks)):
                     call.versions = self._store.commit(call.writes)[: len(call.acks)]
                 else:
-                    call.error = ConflictError("an ack was claimed by another owner")
+                    call.error = ConflictError("another owner has claimed a partition, and its ack")
                 return
             except ConflictError:
                 continue  # a delayed write or a claim has arrived: look again

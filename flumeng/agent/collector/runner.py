@@ -124,8 +124,8 @@ class Runner:
             return self._on_error(assignment, error)
 
     def on_hang(self, seconds: float) -> None:
-        text = f"ZooKeeper or a lake has not answered for {seconds:.0f} s in one step of the task"
-        self._status.log_trouble(logging.ERROR, f"{self._assignment.key}: {text}")
+        text = f"the task hangs: ZooKeeper or a lake has not answered for {seconds:.0f} s"
+        self._status.log_trouble(logging.ERROR, f"task {self._assignment.key}: {text}")
         self._say(self._assignment, FAILED, text)
 
     def _on_change(self) -> None:
@@ -176,7 +176,9 @@ class Runner:
         if letting_go and claim.quiet and not task.running:
             return self._let_go(claim)
         if not self._around.store.connected:
-            self._status.log_trouble(logging.WARNING, f"{claim.assignment.key} pauses: {PAUSE}")
+            self._status.log_trouble(
+                logging.WARNING, f"task {claim.assignment.key} pauses: {PAUSE}"
+            )
             return LOOK_SECONDS
         if claim.error is not None:
             raise claim.error
@@ -185,7 +187,7 @@ class Runner:
         except UnavailableError:
             return LOOK_SECONDS
         if tree != claim.tree:
-            raise ConflictError("ZooKeeper holds another tree than before: claiming again")
+            raise ConflictError("ZooKeeper has another cluster now: the task starts again")
         if task.written:
             self._commit(claim)
             self._apart, self._hangs = False, 0
@@ -273,18 +275,20 @@ class Runner:
 
     def _judge(self, assignment: Assignment, error: Exception) -> None:
         if isinstance(error, SupersededError):
-            log.warning("%s: superseded: %s", assignment.key, error)
+            log.warning("task %s ends here, a newer owner runs it: %s", assignment.key, error)
             self._settle(assignment, "superseded", epoch_seen=error.epoch)
         elif isinstance(error, BatchTooWideError):
             size = self._takeover.size
             size.too_wide()
-            log.info("%s: %d events at most: %s", assignment.key, size.events, error)
+            log.info("task %s: at most %d events a batch: %s", assignment.key, size.events, error)
         elif isinstance(error, UnreadableError):
             self._partitions.stop(error)
         elif isinstance(error, BrokenTogetherError):
             self._apart = True
         elif isinstance(error, UnavailableError | ConflictError):
-            self._status.log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
+            self._status.log_trouble(
+                logging.WARNING, f"task {assignment.key} waits, and tries again: {error}"
+            )
             if isinstance(error, UnavailableError) and self._around.store.connected:
                 self._streak.fail(unreachable=True)
                 self._say(assignment, RETRYING, str(error))
@@ -301,7 +305,7 @@ class Runner:
             self._hangs += 1
         self._retries.failed(assignment, draining=self._draining)
         trace = None if isinstance(error, FlumengError | OSError) else error
-        self._status.log_trouble(logging.ERROR, f"{assignment.key} failed: {error}", trace)
+        self._status.log_trouble(logging.ERROR, f"task {assignment.key} failed: {error}", trace)
         self._say(assignment, FAILED, str(error) or type(error).__name__)
 
     def _settle(

@@ -218,9 +218,9 @@ def _hide(directory: Path, options: SparkOptions) -> None:
     }
     for name in hidden:
         if not re.search(REDACTED, name):
-            raise UserError(f"{name} in spark.conf cannot hold a secret: Spark would show it")
+            raise UserError(f"spark.conf: {name} cannot hold a secret: Spark would show it")
     if any("\n" in secret for secret in hidden.values()):
-        raise UserError("a secret in spark.conf has several lines: Spark reads only one")
+        raise UserError("spark.conf: a secret has several lines, and Spark reads only one")
     if hidden:
         directory.mkdir(mode=0o700)
         file = directory / "spark-defaults.conf"

@@ -84,7 +84,7 @@ class Takeover:
         around = self._around
         tree = around.tree.identity()
         if tree is None:
-            raise UnavailableError("ZooKeeper holds no cluster here: import its last export")
+            raise UnavailableError("ZooKeeper has lost the cluster: import its last export")
         decided = intents.read(around.store, assignment.flow, assignment.task)
         built = assignment
         if decided is not None and decided.ranges and decided.revision != assignment.revision:
@@ -104,7 +104,7 @@ class Takeover:
             clock=around.clock,
             open_store=around.open_store,
         )
-        log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
+        log.info("task %s runs here, under epoch %d", assignment.key, assignment.epoch)
         around.measures.tasks.begin(assignment.key, assignment.epoch)
         outdated = built != assignment
         return SlotClient(
@@ -124,7 +124,7 @@ class Takeover:
         record = self._around.store.read(paths.revision(assignment.flow, str(revision)))
         if record is None:
             raise UserError(
-                f"a batch of revision {revision} must be repeated, but the revision is gone: "
+                f"a batch of revision {revision} must be repeated, but that revision is missing: "
                 f"give the batch up with `flumeng ack drop {assignment.flow} {assignment.task}`"
             )
         return replace(assignment, revision=revision, spec=record.value.effective)

@@ -81,7 +81,7 @@ class Threads:
         except RuntimeError as error:
             if not self._there:
                 raise
-            log.error("cannot start more than %d threads: %s", self._there, error)
+            log.error("work waits, only %d threads could start: %s", self._there, error)
             return False
         self._there += 1
         self._made += 1

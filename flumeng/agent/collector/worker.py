@@ -99,14 +99,14 @@ class Worker:
             elif message["type"] == "stop":
                 self._drain(message["drain_seconds"])
                 return
-        log.info("the node is gone")
+        log.info("the node's process has ended, so this collector ends")
 
     def require_turning(self, hung_seconds: float = HUNG_SECONDS) -> None:
         """Raise TimeoutError when a loop of the collector hangs. A liveness probe; thread-safe."""
         loops = {"configure": self._configuring_since, "watch": self._looking_since}
         for loop, since in loops.items():
             if since is not None and time.monotonic() - since > hung_seconds:
-                raise TimeoutError(f"the loop {loop!r} has hung for {hung_seconds:g} s")
+                raise TimeoutError(f"the collector loop {loop!r} has hung for {hung_seconds:g} s")
 
     def _configure(self, number: int, assignments: Mapping[str, Assignment]) -> None:
         for key in self._runners.keys() - assignments.keys():
@@ -138,7 +138,9 @@ class Worker:
         deadline = time.monotonic() + CANCEL_SECONDS
         for runner in late:
             runner.join(deadline - time.monotonic())
-        log.info("stopped, %d of %d tasks drained", len(runners) - len(late), len(runners))
+        log.info(
+            "stopped: %d of %d tasks finished their batches", len(runners) - len(late), len(runners)
+        )
 
     def _watch(self) -> None:
         while True:

@@ -103,7 +103,7 @@ class PartitionAccounts:
     def offsets(self, flow: str, partitions: list[str], to: str) -> dict[str, int]:
         task = self._tasks().get(flow)
         if task is None:
-            raise UnavailableError(f"the partitions of flow {flow} are not managed here")
+            raise UnavailableError(f"no discovery task of flow {flow} runs here")
         return task.offsets(partitions, to)
 
     def _sample(self) -> None:

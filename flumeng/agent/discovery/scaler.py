@@ -115,10 +115,7 @@ class Scaler:
         if before.scaling is None or before.scaling.tasks != decision.tasks:
             log.info(
                 "flow %s: %d collect tasks (%s): %s",
-                self._flow,
-                decision.tasks,
-                decision.kind,
-                decision.why,
+                *(self._flow, decision.tasks, decision.kind, decision.why),
             )
 
     def _unsettled(
@@ -133,7 +130,7 @@ class Scaler:
             n for n, part in record.partitions.items() if part.end is None and n not in accounts
         ]
         if silent:
-            return f"the end of {silent[0]} is unknown ({len(silent)} partitions in all)"
+            return f"the end of partition {silent[0]} is unknown ({len(silent)} such partitions)"
         expected = self._bounds.clamp(self._standing.tasks)
         if len(tasks) != expected:
             return f"{len(tasks)} of {expected} tasks are planned"

@@ -102,7 +102,7 @@ class DiscoveryTask:
                 raise
             except ConflictError:
                 record = self._read()
-        raise UnavailableError(f"others keep changing {paths.partitions(self._flow)}")
+        raise UnavailableError(f"other writers keep changing {paths.partitions(self._flow)}")
 
     def accounts(self) -> dict[str, Account]:
         """Return known partitions' accounts. Raises CorruptError, UserError, UnavailableError."""
@@ -239,24 +239,21 @@ class DiscoveryTask:
             return
         for finder in self._finders:
             finder.finished()
-        why = "it has read all of its partitions up to their end offsets"
+        why = "it has read all its partitions up to their end offsets"
         stopped = replace(record.value, state="stopped")
         still = Check(paths.partitions(self._flow), version)
         change = Put(paths.flow(self._flow), stopped, record.version)
         operator = Operator(self._store, author=AUTHOR, reason=why, now=time.time())
         operator.commit([still, change], f"flow stop {self._flow}")
-        log.info("flow %s: %s; it is stopped", self._flow, why)
+        log.info("flow %s is stopped: %s", self._flow, why)
 
     def _log(self, before: Partitions, after: Partitions) -> None:
         came = after.partitions.keys() - before.partitions.keys()
         went = before.partitions.keys() - after.partitions.keys()
         if came or went:
             log.info(
-                "flow %s: %d partitions, %d new, %d gone",
-                self._flow,
-                len(after.partitions),
-                len(came),
-                len(went),
+                "flow %s has %d partitions: %d are new, %d others are gone",
+                *(self._flow, len(after.partitions), len(came), len(went)),
             )
         ended = [
             name
@@ -267,10 +264,8 @@ class DiscoveryTask:
         ]
         if ended:
             log.warning(
-                "flow %s: %d partitions are gone or no longer wanted, and end at their acks: %s",
-                self._flow,
-                len(ended),
-                ", ".join(ended[:NAMED]),
+                "flow %s: %d partitions are gone or unwanted, so reading ends at their acks: %s",
+                *(self._flow, len(ended), ", ".join(ended[:NAMED])),
             )
 
     def _tell(self, notes: tuple[str, ...]) -> None:

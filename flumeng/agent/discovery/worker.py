@@ -119,7 +119,7 @@ class Worker:
                 self.configure(message)
             elif message["type"] == "stop":
                 return
-        log.info("the node is gone")
+        log.info("the node's process has ended, so this discovery process ends")
 
     def configure(self, message: Message) -> None:
         tasks = (task for task in message["tasks"] if task["state"] != "draining")
@@ -196,7 +196,7 @@ class Worker:
                     run.task.close()
                     run.task = None  # the next discovery resolves its secrets again
         except Exception as fault:  # other flows must go on
-            log.exception("%s: internal error", run.assignment.key)
+            log.exception("task %s: internal error", run.assignment.key)
             run.streak.fail()
             state, error = "failed", f"internal error: {fault!r}"
             rest = backoff = BACKOFF_MOST_SECONDS
@@ -213,7 +213,7 @@ class Worker:
             run.status = Status(*own, state, error, seen, run.streak.health)
             if run.status != before:
                 if error and error != before.error:
-                    log.warning("%s: %s", run.assignment.key, error)
+                    log.warning("task %s: %s", run.assignment.key, error)
                 self._report()
             self._news.notify_all()
 

@@ -118,7 +118,7 @@ class Case:
     def problems(self) -> Iterator[tuple[str, str]]:
         expected = (self.expect, self.count, self.parse_errors, self.dead_letters)
         if all(value is None for value in expected):
-            yield "", "nothing is expected: set expect, count, parse_errors or dead_letters"
+            yield "", "the case expects nothing: set expect, count, parse_errors or dead_letters"
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def _read(path: Path) -> Cases:
 
 def _no_end(branch: str | None, ends: Sequence[str]) -> str:
     if branch is None:
-        return f"name a branch: the flow has no sinks of its own, only {', '.join(ends)}"
-    return f"no branch {branch} with sinks; {nearest(branch, filter(None, ends))}"
+        return f"set `branch`: the flow has no sinks outside of branches {', '.join(ends)}"
+    return f"the flow has no branch {branch} with sinks; {nearest(branch, filter(None, ends))}"
 
 
 def _text(path: Path) -> str:

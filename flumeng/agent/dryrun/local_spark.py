@@ -105,7 +105,7 @@ def _attached(java: KeptJvm) -> SparkSession:
         conf = SparkConf(_jvm=jvm, _jconf=context.getConf())
         return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=conf))
     except Py4JError as error:
-        raise UnavailableError("the running Spark does not answer") from error
+        raise UnavailableError("the running Spark process does not answer") from error
     finally:
         for name in variables:
             del os.environ[name]

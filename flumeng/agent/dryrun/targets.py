@@ -50,7 +50,7 @@ def tried(
             threading.Thread(target=trial.run, name="target", daemon=True).start()
         for trial in trials:
             if not trial.ended.wait(max(0.0, deadline - time.monotonic())):
-                trial.fail(f"no answer within {target_seconds:g} s")
+                trial.fail(f"the target did not answer within {target_seconds:g} s")
             yield trial.result
 
 

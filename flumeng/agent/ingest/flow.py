@@ -100,7 +100,7 @@ class OnNode:
             self._store.give_back(self._journal, failed=failed)
             self._store.trim(self._journal.id, acked)
         except (FlumengError, OSError) as error:
-            log.error("journal %s: %s", self._journal.id, error)
+            log.error("journal %s could not be released by its flow: %s", self._journal.id, error)
 
 
 def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
@@ -364,14 +364,14 @@ class FlowRunner:
                 self._choked.cancel()
             self._choked = self._loop.call_later(wait, self._resume, CHOKE)
             assert self._rate_limit is not None
-            self._pause(CHOKE, f"choked: {size_text(int(self._rate_limit.rate))} a second")
+            self._pause(CHOKE, f"rate limit: {size_text(int(self._rate_limit.rate))} a second")
 
     def _on_pressure(self, pressure: bool) -> None:
         appender = self._appender
         if not pressure or appender is None:
             self._resume(JOURNAL)
             return
-        behind = f"journal behind: {size_text(appender.pending_bytes)} wait for the disk"
+        behind = f"journal behind: {size_text(appender.pending_bytes)} of events wait for the disk"
         self._pause(JOURNAL, appender.held_by or behind)
 
     def _pause(self, reason: str, text: str) -> None:
@@ -397,6 +397,10 @@ class FlowRunner:
 
     def _note(self, task: Task, error: Exception) -> None:
         expected = isinstance(error, (FlumengError, OSError))
-        log.error("flow %s: %s", task.flow, error, exc_info=None if expected else error)
+        log.error(
+            "flow %s cannot receive events here: %s",
+            *(task.flow, error),
+            exc_info=None if expected else error,
+        )
         self._tried, self._error = task, str(error) or type(error).__name__
         self._changed()

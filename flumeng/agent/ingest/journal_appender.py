@@ -129,10 +129,7 @@ class JournalAppender:
             self._unfit.add(block)
             log.error(
                 "journal %s: %d bytes from %s cannot be stored and are lost: %s",
-                self.journal.id,
-                len(block.data),
-                block.origin.host,
-                error,
+                *(self.journal.id, len(block.data), block.origin.host, error),
             )
             if block.on_unfit is not None:
                 self._in_loop(block.on_unfit, str(error))

@@ -89,7 +89,7 @@ class JournalStore:
             self.sources = SourceStates(data / "sources" / str(group.number))
             names = [path.name for directory in self._places() for path in Journal.find(directory)]
         except OSError as error:
-            raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
+            raise UserError(f"cannot use the data directory {data}: {error.strerror}") from error
         patience = time.monotonic() + predecessor_seconds
         for name in names:
             if not is_journal(name):
@@ -98,7 +98,7 @@ class JournalStore:
             try:
                 self._open(name, patience)
             except FlumengError as error:
-                log.error("journal %s is not served: %s", name, error)
+                log.error("journal %s cannot be opened and served: %s", name, error)
                 self._broken.add(name)
             opened()
 
@@ -183,9 +183,9 @@ class JournalStore:
             end = journal.close_for_appends()
             self._catch_up(journal)
         except (FlumengError, OSError) as error:
-            log.error("journal %s is not closed: %s", name, error)
+            log.error("journal %s cannot be closed for new events: %s", name, error)
         else:
-            log.info("journal %s is closed at seq %d", name, end)
+            log.info("journal %s is closed for new events, its end is seq %d", name, end)
 
     def trim(self, name: str, ack: int) -> None:
         """Trim a journal that is not taken. The node sends an ack once: it is kept until the
@@ -215,7 +215,7 @@ class JournalStore:
         try:
             self._catch_up(journal)
         except CorruptError as error:
-            log.error("%s; it takes no more events", error)
+            log.error("journal %s takes no more events: %s", journal.id, error)
             return False
         return True
 
@@ -236,7 +236,7 @@ class JournalStore:
         self._keep_state(journal)
         self._forget(name)
         journal.remove()
-        log.info("journal %s is removed", name)
+        log.info("journal %s is fully collected, and its files are deleted", name)
 
     def _keep_state(self, journal: Log) -> None:
         if not _is_replica(journal):
@@ -268,7 +268,7 @@ class JournalStore:
                 try:
                     journal.close()
                 except (FlumengError, OSError) as error:
-                    log.error("journal %s: %s", journal.id, error)
+                    log.error("journal %s cannot be closed cleanly: %s", journal.id, error)
 
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:
@@ -319,7 +319,7 @@ class JournalStore:
             except CorruptError as error:
                 self._replace_damaged(name, ended, error)
         except (FlumengError, OSError) as error:
-            log.error("journal %s is not given up: %s", name, error)
+            log.error("journal %s of another primary is not deleted: %s", name, error)
 
     def _give_up_replica(self, name: str, ended: Ended) -> None:
         """Remove a replica that has all events. Raises CorruptError when its state is unusable."""
@@ -331,7 +331,7 @@ class JournalStore:
             return
         if journal.next_seq >= ended.end or ended.gone:
             cut = journal.cut(max(ended.end, journal.floor))
-            text = "journal %s: another node ended it at seq %d; %d unanswered events are dropped"
+            text = "journal %s: another node ended it at seq %d; %d unconfirmed events are dropped"
             log.warning(text, name, ended.end, cut)
             if not journal.damaged:
                 self._remove(name, journal)
@@ -365,7 +365,7 @@ class JournalStore:
             aside = journal.set_aside()
         else:
             aside = set_aside(self._path(name))
-        log.error("%s; another node has its events; it is kept as %s", why, aside)
+        log.error("journal %s is kept as %s, another node has its events: %s", name, aside, why)
 
     def _require_ended(self, flow: str) -> None:
         """Raise UnavailableError while the end of one of the flow's journals is unknown. Sources
@@ -393,11 +393,9 @@ class JournalStore:
             journal.mark_damaged(damage)
         if failed is not None and journal.next_seq < failed.safe and not journal.closed:
             log.error(
-                "journal %s: events from seq %d to %d are lost: the disk failed before they "
-                "were on it; it takes no more events",
-                name,
-                journal.next_seq,
-                failed.safe,
+                "journal %s: events from seq %d to %d are lost, the disk failed before it had "
+                "them; the journal takes no more events",
+                *(name, journal.next_seq, failed.safe),
             )
             journal.close_for_appends()
 

@@ -35,7 +35,7 @@ class KeySearch:
                 try:
                     changed |= _search(name, cipher, self._named.get(flow_of(name), ()))
                 except Exception:
-                    log.exception("journal %s: cannot look for its key", name)
+                    log.exception("journal %s: the search for its encryption key failed", name)
         return changed
 
 
@@ -45,7 +45,7 @@ def _search(name: str, cipher: JournalCipher, named: tuple[str, ...]) -> bool:
     if cipher.problem and cipher.problem != before:
         log.error("journal %s: %s", name, cipher.problem)
     elif before and not cipher.problem:
-        log.info("journal %s: its key is available, and readers continue", name)
+        log.info("journal %s: its encryption key was found, and readers continue", name)
     return cipher.problem != before
 
 
@@ -53,6 +53,6 @@ def _references(flow: str, text: str) -> tuple[str, ...]:
     try:
         encryption = parse_flow(text).journal.encryption
     except FlumengError as error:
-        log.error("flow %s: cannot read the reference of its key: %s", flow, error)
+        log.error("flow %s: cannot read which encryption key it names: %s", flow, error)
         return ()
     return encryption.references if encryption is not None else ()

@@ -126,6 +126,5 @@ def _allow_many_files() -> None:
         log.warning(
             "open files are limited to %d, and connections to %d fewer: raise the limit "
             "(LimitNOFILE in the systemd unit) for more",
-            hard,
-            RESERVED_FILES,
+            *(hard, RESERVED_FILES),
         )

@@ -21,7 +21,7 @@ from flumeng.platform.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 RESTORED = "the data directory was copied or restored while its node ran; later events are missing"
-UNKNOWN = "the positions of its readers were unknown when the node started"
+UNKNOWN = "the acks of the journal were unknown when the node started"
 
 
 class _Refusal(NamedTuple):
@@ -64,7 +64,7 @@ class RestoredJournals:
         end = journal.close_for_appends()
         self._refused = {**self._refused, journal.id: refusal}
         level = logging.ERROR if refusal.older else logging.WARNING
-        text = "journal %s takes no more events after seq %d: %s; its sources continue from there"
+        text = "journal %s takes no events after seq %d: %s; the flow's sources continue from there"
         log.log(level, text, journal.id, end, refusal.why)
         return True
 
@@ -100,7 +100,7 @@ class RestoredJournals:
         if seen <= journal.next_seq:
             return None
         return _Refusal(
-            f"readers have seen events up to seq {seen}, but it ends at {journal.next_seq}: the "
-            "data directory was restored, or its disk has lost events",
+            f"readers have seen events up to seq {seen}, but the journal ends at "
+            f"{journal.next_seq}: the data directory was restored, or its disk has lost events",
             older=True,
         )

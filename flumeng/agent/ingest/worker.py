@@ -196,7 +196,7 @@ class Worker:
             try:
                 self._journal_store.trim(name, ack)
             except (FlumengError, OSError) as error:
-                log.error("%s", error)
+                log.error("journal %s cannot be trimmed to its ack %d: %s", name, ack, error)
 
     def _on_replicas(self, message: Message) -> None:
         """Apply the memberships of replicated journals. Blocks."""
@@ -388,5 +388,5 @@ class OrderedWork:
             try:
                 await asyncio.to_thread(work, *args)
             except (FlumengError, OSError) as error:
-                log.error("%s", error)
+                log.error("an order of the node failed: %s", error)
         self._done()

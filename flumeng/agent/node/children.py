@@ -90,7 +90,7 @@ class Child:
         if self.state is State.RUNNING and silent > limits.silent_seconds:
             return f"hung: no message for {limits.silent_seconds:g} s"
         if self.held and now - self.held_at > limits.held_seconds:
-            return f"hung: held for {limits.held_seconds:g} s: {self.held}"
+            return f"hung: it could not work for {limits.held_seconds:g} s: {self.held}"
         return ""
 
     def be_patient(self, seconds: float) -> None:

@@ -34,8 +34,8 @@ def next_claim(disk: Claim, saved: Claim, token: str) -> Claim:
     """Return a claim above that of ``/nodes/N``. Raises SupplantedError for a copied directory."""
     if disk.number < saved.number or (disk.number == saved.number and disk.token != saved.token):
         raise SupplantedError(
-            f"this data directory is a copy or a backup: its last start of the node has number "
-            f"{disk.number}, and start {saved.number} used another directory"
+            "this data directory is a copy or a backup: the node's start number "
+            f"{disk.number} was the last with it, and start {saved.number} used another directory"
         )
     ahead = disk.number > saved.number + 1  # the tree was restored from an export
     return Claim((disk.number if ahead else saved.number) + 1, token)

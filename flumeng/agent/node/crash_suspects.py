@@ -62,8 +62,8 @@ class CrashSuspects:
             return CrashSuspects(ends, self.aside)
         why = (
             f"set aside: the collector {how}; {times} times within {WINDOW_SECONDS / 60:.0f} min "
-            f"it ended while it wrote a batch of {flow}. Apply another revision, or restart it "
-            f"with `flumeng task restart {flow}/{own[0].task}`"
+            f"it ended while it wrote a batch of flow {flow}. Apply another revision of the flow, "
+            f"or restart its task with `flumeng task restart {flow}/{own[0].task}`"
         )
         aside = Aside(max(t.revision for t in own), max(t.epoch for t in own), why)
         left = tuple(end for end in ends if flow not in end.flows)

@@ -167,7 +167,7 @@ class Node:
         except HeldError as error:
             self._say(self._wait_for_holder(error))
         except (ConflictError, UnavailableError, CorruptError) as error:
-            self._say(f"not registered yet: {error}")
+            self._say(f"this node is not registered yet: {error}")
         time.sleep(CLAIM_RETRY_SECONDS)
 
     def begin(self) -> None:
@@ -195,7 +195,7 @@ class Node:
         try:
             self._home.mark_running()
         except OSError as error:
-            log.warning("copies of this data directory will not be detected: %s", error)
+            log.warning("copies of the data directory will not be detected: %s", error)
 
     def _settle_past(self) -> None:
         """Remove the mark of a restored directory once no local journal can lack events."""
@@ -253,7 +253,7 @@ class Node:
     def _kill(self, child: str, why: str) -> None:
         """Kill a child. Called again until the child ends, and logged once."""
         if child not in self._killed:
-            log.warning("%s is killed: %s", child, why)
+            log.warning("process %s is killed: %s", child, why)
         self._killed.add(child)
         self._children[child].kill()
 
@@ -263,10 +263,10 @@ class Node:
         try:
             self._children[child] = self._spawn(child, command)
         except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
-            log.warning("%s cannot be started: %s", child, error)
+            log.warning("process %s cannot be started: %s", child, error)
             self._handle(events.Ended(child, -1))
         else:
-            log.info("%s started, pid %d", child, self._children[child].pid)
+            log.info("process %s started, pid %d", child, self._children[child].pid)
 
     def _spawn(self, child: str, command: list[str]) -> ChildProcess:
         if not self._settings.measured:
@@ -297,7 +297,7 @@ class Node:
     def _hear_child(self, event: Event) -> None:
         if isinstance(event, events.Ended):
             if event.code != 0:
-                log.warning("%s ended with code %d", event.child, event.code)
+                log.warning("process %s ended with exit code %d", event.child, event.code)
             if event.child == COLLECT:
                 event = replace(event, running=self._running_jobs.take())
         self.hear(event)
@@ -317,15 +317,15 @@ class Node:
             self._say(f"waiting for ZooKeeper: {error}")
             return
         trouble = next(filter(None, self._troubles.values()), "")
-        self._say(trouble or f"registered as {self._settings.name}")
+        self._say(trouble or f"this node is registered as {self._settings.name}")
 
     def _attempt_all(self) -> None:
         """Do the work that is due. Nothing is written before the name is confirmed."""
         looks = self._clock() >= self._look_at or self._session != self._store.session
         if looks:
-            self._attempt("report", self._refresh)
+            self._attempt("report its state", self._refresh)
         if self._is_ours and (looks or self._reported != self._machine.changes):
-            self._attempt("report", self._report)
+            self._attempt("report its state", self._report)
         if self._is_ours:
             self._attempt("write the event log", self._tell_story)
         if self._is_ours and self._machine.proposals:
@@ -345,7 +345,7 @@ class Node:
         except ConflictError as conflict:
             self._znodes.reread()
             self._look_at = min(self._look_at, self._clock() + RETRY_SECONDS)
-            trouble = f"retrying: {conflict}"
+            trouble = f"cannot {what} now, retrying: {conflict}"
         except HeldError as error:
             trouble = self._wait_for_holder(error)
         except (CorruptError, UserError) as error:
@@ -362,9 +362,9 @@ class Node:
         self._held_since = self._held_since or self._clock()
         if self._clock() - self._held_since > HELD_SESSIONS * self._settings.session_seconds:
             raise SupplantedError(
-                f"{error}. It still runs, and two processes cannot have one name. If "
-                f"{self._home.path} is a copy of that node's data directory, start this node with "
-                "another --name and an empty --data"
+                f"{error}. That process still runs, and two processes cannot have one name. If "
+                f"{self._home.path} is a copy of its data directory, start this node with another "
+                "--name and an empty --data"
             ) from error
         return f"waiting: {error}"
 

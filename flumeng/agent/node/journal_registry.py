@@ -144,8 +144,8 @@ class JournalRegistry:
                 continue
             self._set_aside(
                 name,
-                f"it is also on node {other}, which is live: one of the two data directories is a "
-                "copy and must not be used",
+                f"the journal is also on node {other}, which is live: one of the two data "
+                "directories is a copy and must not be used",
             )
 
     @property
@@ -395,9 +395,9 @@ class JournalRegistry:
             live = self._addresses(set(nodes) - {self._me})
             if not live:
                 self.leaderless[str(path)] = (
-                    f"the replica of journal {name} here is damaged or lost, and no other in-sync "
-                    "replica is live: start their nodes, or accept a loss of events with `flumeng "
-                    f"journal promote {name} --to NODE --unclean`"
+                    f"the replica of journal {name} on this node is damaged or lost, and no other "
+                    "in-sync replica is live: start one of their nodes, or accept a loss of "
+                    f"events with `flumeng journal promote {name} --to NODE --unclean`"
                 )
                 return False
             after = membership.promoted(nodes[min(live)])
@@ -411,7 +411,7 @@ class JournalRegistry:
         self._polls.soon([path.name])
         (record,) = self._znodes.store.read_each([path])
         if not isinstance(record, Versioned) or record.version != Version(int(proposal["version"])):
-            raise ConflictError(f"{path} has changed since this change was proposed")
+            raise ConflictError(f"the record {path} has changed meanwhile")
         changed = Membership.from_message(proposal).put_into(record.value)
         self._znodes.store.commit([Put(path, changed, record.version)])
 

@@ -435,7 +435,7 @@ class Machine:
         """Kill a starting child with old settings, which may block it: it reads no messages yet."""
         if not self._outdated(child):
             return []
-        child.state, child.trouble = State.HUNG, "ended, as its settings have changed"
+        child.state, child.trouble = State.HUNG, "ended by the node, as its settings have changed"
         return self._kill(child, "its settings have changed")
 
     def _kill_again(self, child: Child, _detail: object) -> list[Instruction]:

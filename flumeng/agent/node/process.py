@@ -102,7 +102,7 @@ class ChildProcess:
                 too_long = not line.endswith(b"\n") and len(line) == LINE_BYTES
                 while too_long and line and not line.endswith(b"\n"):
                     line = lines.readline(1 << 20)
-                self._take(line, f"a line of more than {LINE_BYTES} bytes" if too_long else "")
+                self._take(line, f"it is longer than {LINE_BYTES} bytes" if too_long else "")
 
     def _take(self, line: bytes, problem: str) -> None:
         try:
@@ -110,7 +110,7 @@ class ChildProcess:
                 raise MessageError(problem)
             message = from_child(line)
         except MessageError as error:
-            log.warning("a message of %s is ignored: %s", self._name, error)
+            log.warning("a message of process %s is ignored: %s", self._name, error)
             return
         with self._hearing:
             if not self._has_ended:

@@ -83,9 +83,9 @@ def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"not JSON: {error}") from error
+        raise MessageError(f"it is not JSON: {error}") from error
     if not isinstance(message, dict):
-        raise MessageError("not an object")
+        raise MessageError("it is not a JSON object")
     return message
 
 
@@ -95,13 +95,13 @@ def from_child(line: bytes) -> Message:
     kind = message.get("type")
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
-        raise MessageError(f"unknown type {kind!r}")
+        raise MessageError(f"it has the unknown type {kind!r}")
     if not line.endswith(b"\n"):
-        raise MessageError(f"incomplete {kind} message")
+        raise MessageError(f"the {kind} message is incomplete")
     try:
         msgspec.convert(message, shape)
     except msgspec.ValidationError as error:
-        raise MessageError(f"invalid fields of a {kind} message: {error}") from error
+        raise MessageError(f"the {kind} message has invalid fields: {error}") from error
     return message
 
 

@@ -64,7 +64,7 @@ class SessionProofs:
         except UserError as error:
             if self._made is None:
                 raise
-            log.debug("the certificate will be read again: %s", error)
+            log.debug("cannot read this node's certificate, which will be read again: %s", error)
             credentials = self._made[0]
         if self._made is None or self._made[:2] != (credentials, session):
             from flumeng.platform.security import sessions  # noqa: PLC0415  needless in an open cluster
@@ -153,15 +153,15 @@ class Registration:
             return
         if recorded.value.uuid != self._me.uuid and self.znodes.fence:
             raise SupplantedError(
-                f"the name {self._me.name} was given to another host while this one was away. To "
-                "deliver the events of its journals, some perhaps again, start it with another "
-                "--name and this --data"
+                f"the node name {self._me.name} was given to another host while this one was "
+                "away. To deliver the events of the journals here, some perhaps again, start "
+                "this node with another --name and the same --data"
             )
         if recorded.value.uuid != self._me.uuid:
             raise UserError(
-                f"a node named {self._me.name} is registered already, from another data directory: "
-                "use that directory or another --name. If it is lost for good, run `flumeng node "
-                f"decommission {self._me.name} --discard`"
+                f"a node named {self._me.name} is registered already, from another data "
+                "directory: use that directory or another --name. If the directory is lost for "
+                f"good, run `flumeng node decommission {self._me.name} --discard`"
             )
         claimed = Claim(recorded.value.claims, recorded.value.claimant)
         try:
@@ -173,10 +173,10 @@ class Registration:
                 self.znodes.fence = (Check(path, recorded.version),)
         except SupplantedError as error:
             raise SupplantedError(
-                f"{error}. Its journals may hold delivered events and lack undelivered ones: start "
-                f"node {self._me.name} with the directory that it used last. If that is lost for "
-                f"good, run `flumeng node decommission {self._me.name} --discard`, and start it "
-                "with an empty --data"
+                f"{error}. The journals here may hold delivered events and lack undelivered ones: "
+                f"start node {self._me.name} with the data directory that it used last. If that "
+                f"is lost for good, run `flumeng node decommission {self._me.name} --discard`, "
+                "and start the node with an empty --data"
             ) from error
 
     def _write_claim(self, path: ZPath[Node], node: Node, expect: Expected, claimed: Claim) -> None:
@@ -262,7 +262,7 @@ class Registration:
             return None
         tasks = tuple(task for task in assigned.value.tasks if is_name(task.flow))
         if odd := [task.flow for task in assigned.value.tasks if not is_name(task.flow)]:
-            self.znodes.problems[str(path)] = f"invalid flow name {odd[0]!r}: its tasks are ignored"
+            self.znodes.problems[str(path)] = f"invalid flow {odd[0]!r}: its tasks are ignored"
         assignment = replace(assigned.value, tasks=tasks)
         unreadable = self._read_texts(assignment)
         return Assigned(assigned.version.number, assignment, dict(self._texts), unreadable)

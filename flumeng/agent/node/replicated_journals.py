@@ -64,9 +64,9 @@ class ReplicatedJournals:
         names = ", ".join(sorted(self._unknown)[:NAMED])
         why = (
             f"replicas of {len(self._unknown)} journals are kept ({names}): ZooKeeper has no "
-            "record of them, and nothing shows that they were collected. To collect one, run "
-            f"`flumeng journal promote JOURNAL --to {self._me} --unclean`. To discard one, stop "
-            f"the node and remove it from {self._home.path / 'copies'}"
+            "record of these journals, and nothing shows that they were collected. To collect "
+            f"one, run `flumeng journal promote JOURNAL --to {self._me} --unclean`. To discard "
+            f"one, stop the node and remove its directory from {self._home.path / 'copies'}"
         )
         return {**self._registry.leaderless, "replicas without a record": why}
 
@@ -78,7 +78,7 @@ class ReplicatedJournals:
             try:
                 self._registry.change(proposal)
             except ConflictError as conflict:
-                log.info("journal %s: %s", journal, conflict)
+                log.info("the replicas of journal %s are not changed now: %s", journal, conflict)
 
     def scan(self, assigned: Mapping[str, int], tell: Callable[[Message], None]) -> Scan | None:
         """Send workers the memberships and unwanted replicas; None when there are no local

@@ -17,8 +17,8 @@ def require_outside(data: Path, part: Component[Declared]) -> None:
     for kind, what in needs:
         if kind == "output" and _meets(os.path.realpath(data), place_of(what)):
             raise UserError(
-                f"{part.name}: {place_of(what)} is in the data directory of the node, {data}, or "
-                "contains it: name a directory outside of it"
+                f"{part.name}: the path {place_of(what)} is in, or contains, the node's data "
+                f"directory {data}: name a directory outside of it"
             )
 
 

@@ -65,12 +65,12 @@ class TargetChecks:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise UnavailableError(f"the check did not end within {CHECK_SECONDS:g} s") from error
+            raise UnavailableError(
+                f"the target check did not end in {CHECK_SECONDS:g} s"
+            ) from error
         if done.returncode:
             why = done.stderr.decode(errors="replace").strip()
-            raise UserError(
-                f"the check ended with code {done.returncode}: {why[-ERROR_CHARACTERS:]}"
-            )
+            raise UserError(f"the target check of flow {flow} failed: {why[-ERROR_CHARACTERS:]}")
         results: list[dict[str, Any]] = json.loads(done.stdout)
         return results
 
@@ -83,7 +83,7 @@ def _parsed(request: bytes) -> tuple[str, str, str]:
         asked = json.loads(request)
         flow, text, signature = asked["flow"], asked["text"], asked["signature"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"invalid check of targets: {error}") from error
+        raise UserError(f"invalid target check: {error}") from error
     if not all(isinstance(value, str) for value in (flow, text, signature)):
-        raise UserError("invalid check of targets: flow, text and signature must be strings")
+        raise UserError("invalid target check: flow, text and signature must be strings")
     return flow, text, signature

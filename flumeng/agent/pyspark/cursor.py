@@ -46,7 +46,7 @@ def require_readable(store: Store, flow: str) -> Versioned[Flow]:
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")
     if not has_journals(require_revision(store, flow, record.value.revision).effective):
-        raise UserError(f"flow {flow} has no journals: read its source instead")
+        raise UserError(f"flow {flow} has no journals: read the input of its source instead")
     return record
 
 
@@ -79,7 +79,7 @@ class Cursor:
         cannot be read; ConflictError, UnavailableError, and errors of ``begin``."""
         record = require_readable(store, flow)
         if store.exists(paths.flow(name)):
-            raise UserError(f"a flow is named {name}: give the cursor another name")
+            raise UserError(f"a flow is named {name} already: rename the cursor")
         reader = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
         lease = Lease(
             holder=uuid.uuid4().hex,
@@ -203,10 +203,10 @@ def commit(
     options = Options.parse({"zookeeper": hosts, "flow": flow, "cursor": cursor})
 
     if not cursor:
-        raise UserError("a commit needs the name of a cursor")
+        raise UserError("a commit needs the name of a cursor: set the argument `cursor`")
 
     def begin() -> Mapping[str, int]:
-        raise UserError(f"flow {flow} has no cursor {cursor}: read with it first")
+        raise UserError(f"flow {flow} has no cursor {cursor}: read the flow with it first")
 
     with closing(connect(options.zookeeper)) as store:
         taken = Cursor.take(store, options.flow, options.cursor, keep_seconds=None, begin=begin)

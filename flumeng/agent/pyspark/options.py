@@ -45,7 +45,7 @@ class Options:
         values: dict[str, str] = {}
         for name, value in given.items():
             if name.lower() not in spelled:
-                raise UserError(f'flumeng has no option "{name}"; {nearest(name, list(NAMES))}')
+                raise UserError(f'there is no option "{name}"; {nearest(name, list(NAMES))}')
             values[spelled[name.lower()]] = str(value)
         zookeeper = values.get("zookeeper") or os.environ.get("FLUMENG_ZK", "")
         if not zookeeper:
@@ -57,7 +57,9 @@ class Options:
             raise UserError(f"startFrom is earliest or latest, not {start_from!r}")
         cursor = values.get("cursor", "")
         if cursor == CURSOR_MAIN:
-            raise UserError(f"{CURSOR_MAIN} is the cursor of the flow itself: take another name")
+            raise UserError(
+                f"a cursor cannot be {CURSOR_MAIN}, as that is the main one: choose another name"
+            )
         fail = values.get("failOnDataLoss", "true").lower()
         if fail not in ("true", "false"):
             raise UserError(f"failOnDataLoss is true or false, not {values['failOnDataLoss']!r}")
@@ -76,7 +78,7 @@ def _name(option: str, text: str) -> str:
     try:
         check_name(text)
     except ValueError as error:
-        raise UserError(f"{option} {text!r}: {error}") from error
+        raise UserError(f"option {option} {text!r}: {error}") from error
     return text
 
 
@@ -84,7 +86,7 @@ def _number(values: Mapping[str, str], name: str, default: float, least: float) 
     try:
         number = float(values.get(name, default))
     except ValueError as error:
-        raise UserError(f"{name} is a number, not {values[name]!r}") from error
+        raise UserError(f"option {name} is a number, not {values[name]!r}") from error
     if not least <= number < float("inf"):
-        raise UserError(f"{name} is {least:g} or more, not {values[name]}")
+        raise UserError(f"option {name} is {least:g} or more, not {values[name]}")
     return number

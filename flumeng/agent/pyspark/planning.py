@@ -99,7 +99,7 @@ class Ends:
         """Raise UnavailableError when a journal did not answer; ``why``: the consequence."""
         if self.silent:
             nodes = _some(set(self.silent.values()))
-            raise UnavailableError(f"no answer from nodes {nodes}: {why}")
+            raise UnavailableError(f"nodes {nodes} do not answer: {why}")
 
 
 class Planning:
@@ -129,7 +129,7 @@ class Planning:
         if self._options.start_from == "earliest":
             return ordered(ends.floors)
         ends.require_all(
-            "the ends of their journals are unknown; startFrom earliest does not need them"
+            "the ends of their journals are unknown; startFrom earliest does not need the ends"
         )
         return ordered(ends.reached)
 

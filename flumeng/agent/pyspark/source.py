@@ -31,7 +31,7 @@ class BatchReader(DataSourceReader):
             start = {} if reader.cursor is None else reader.cursor.offsets()
             ends = reader.read_ends()
             if options.fail_on_data_loss:
-                ends.require_all('option("failOnDataLoss", "false") reads the others')
+                ends.require_all('option("failOnDataLoss", "false") reads the other nodes')
             return reader.planning.partitions(start, ends.reached)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

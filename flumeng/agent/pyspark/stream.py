@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except UnavailableError as error:
             if at is None:
                 raise
-            log.warning("cannot look for new events: %s", error)
+            log.warning("the stream reader cannot look for new events now: %s", error)
             return ordered(at)
         if at is None:
             ends.require_all("only the checkpoint has the positions of their journals")
@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             held.cursor.commit(end)
             held.renewed_at = time.monotonic()
         except UnavailableError as error:  # the next commit covers this one
-            log.warning("the cursor is not advanced: %s", error)
+            log.warning("the cursor is advanced by the next commit, not now: %s", error)
 
     def stop(self) -> None:
         if self._held is not None:

@@ -86,7 +86,7 @@ def server_command(
     java = find_java()
     proof = keystore.load() if keystore else None
     if plain_port is not None and proof is None:
-        raise UserError(f"a plain port needs {roles.DIRECTORY}: without it all ports are plain")
+        raise UserError(f"--plain-port needs {roles.DIRECTORY}: without it no port has TLS")
     for taken in (port, plain_port) if plain_port else (port,):
         require_free(host, taken)
     ports = [f"clientPort={port}", f"clientPortAddress={host}"]
@@ -177,7 +177,7 @@ def _escaped(value: str) -> str:
 def _jars() -> list[str]:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise UserError("pyspark is not installed: its jars hold the ZooKeeper server")
+        raise UserError("pyspark, whose jars hold ZooKeeper, is missing: pip install it")
     folder = Path(spec.origin).parent / "jars"
     return sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(JARS))
 

@@ -73,13 +73,15 @@ class Daemon:
         if time.monotonic() - self.started < RESTART_SECONDS:
             return
         if self.process is not None:
-            log.warning("%s ended with code %s, restarting", self.name, self.process.returncode)
+            log.warning(
+                "%s ended with exit code %s: restarting", self.name, self.process.returncode
+            )
         self.started = time.monotonic()
         self.starts += 1
         try:
             self._start()
         except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
-            log.warning("%s cannot be started: %s", self.name, error)
+            log.warning("process %s cannot be started: %s", self.name, error)
 
     def _start(self) -> None:
         channel = Channel(self.name) if self.measured else None
@@ -107,7 +109,7 @@ class Daemon:
         try:
             self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.warning("%s did not stop in time and was killed", self.name)
+            log.warning("process %s did not stop in time and was killed", self.name)
             self.process.kill()
             self.process.wait()
 

@@ -57,14 +57,14 @@ class ZooKeeperSupervisor:
             if time.monotonic() - began > HEALTHY_SECONDS:
                 backoff.reset()
             free = shutil.disk_usage(self._data).free >> 20
-            text = "the server ended with code %d, %d MiB are free on its disk; restarting"
+            text = "ZooKeeper ended with exit code %d, its disk has %d MiB free; restarting"
             log.warning(text, code, free)
             if self._stopping.wait(backoff.next()):
                 return 0
             try:
                 self.start()
             except (OSError, UserError) as error:
-                log.warning("the server cannot be started: %s", error)
+                log.warning("the ZooKeeper server cannot be started: %s", error)
 
     def start(self) -> None:
         """Start the server. Raises UserError as ``server_command``."""

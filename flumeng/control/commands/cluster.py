@@ -309,7 +309,7 @@ def _document(path: str, data: bytes) -> dict[str, Any] | None:
     try:
         document = json.loads(codec.unpack(data))
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{path}: not JSON: see `flumeng schema verify`") from error
+        raise CorruptError(f"znode {path} is not JSON: see `flumeng schema verify`") from error
     if not isinstance(document, dict):
-        raise CorruptError(f"{path}: not an object: see `flumeng schema verify`")
+        raise CorruptError(f"znode {path} is no JSON object: see `flumeng schema verify`")
     return document

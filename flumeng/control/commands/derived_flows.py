@@ -155,12 +155,12 @@ def dead_letters_of(store: ReadableStore, flow: str) -> DeadLettersOf:
     if is_part(flow):
         raise UserError(
             f"flow {flow} is a part of flow {whole_of(flow)} and shares its dead letters: name "
-            "that one"
+            "that flow"
         )
     if record.value.backfill_of:
         raise UserError(
             f"flow {flow} is a replay or backfill of flow {record.value.backfill_of} and shares "
-            "its dead letters: name that one"
+            "its dead letters: name that flow"
         )
     text = require_revision(store, flow, record.value.revision).effective
     files = require_files(flow, parse_flow(text))

@@ -59,15 +59,15 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
         to = chosen(name, live)
         if to is None:
             raise ConflictError(
-                f"no other replica of {name} is in sync and live ({_in_sync(journal)}): wait for "
-                "one, or give up the events of those with --to NODE --unclean"
+                f"no other replica of journal {name} is in sync and live ({_in_sync(journal)}): "
+                "wait for one, or accept lost events with --to NODE --unclean"
             )
     if to == journal.primary:
         return None
     if to not in replicas:
         raise ConflictError(
             f"node {to} is not in sync ({_in_sync(journal)}): accepted events may be missing "
-            "there; wait, or give them up with --unclean"
+            "there; wait, or give these events up with --unclean"
         )
     _require_live(store, to)
     after = Membership.of(journal).promoted(replicas[to]).put_into(journal)
@@ -89,7 +89,7 @@ def promote_unclean(store: Store, name: str, to: str) -> Change:
         )
     if to not in journal.replicas:
         raise UserError(
-            f"node {to} holds no replica of {name}: expected one of {_replicas(journal)}"
+            f"node {to} holds no replica of journal {name}: expected one of {_replicas(journal)}"
         )
     _require_live(store, to)
     after = Membership.of(journal).promoted_unclean(f"{to}/", uuid.uuid4().hex).put_into(journal)
@@ -224,7 +224,7 @@ def _require_dropped(journal: Journal, name: str, node: str) -> None:
         )
     if node not in journal.replicas:
         raise UserError(
-            f"node {node} holds no replica of {name}: expected one of {_replicas(journal)}"
+            f"node {node} holds no replica of journal {name}: expected one of {_replicas(journal)}"
         )
 
 

@@ -306,7 +306,7 @@ def set_choke(operator: Operator, flow: str, rate: float | None, node: str | Non
         version = require_node(store, node).version
         there.append(Check(paths.node(node), version))
     if rate is not None and rate <= 0:
-        raise UserError("a choke needs a rate above 0; to let nothing through, pause the flow")
+        raise UserError("a rate limit is above 0; to let nothing through, pause the flow")
     cluster = _read(store)
     key = flow if node is None else f"{flow}@{node}"
     chokes_after = {name: limit for name, limit in cluster.value.chokes.items() if name != key}

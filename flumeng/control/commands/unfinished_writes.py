@@ -66,13 +66,13 @@ def refuse_decided(store: ReadableStore, partitions: Iterable[tuple[str, str]]) 
         for batch in decided_batches(store, flow):
             for partition in batch.ranges:
                 if (flow, partition) in pairs:
-                    raise ConflictError(f"{partition} is in {unfinished(batch)}")
+                    raise ConflictError(f"partition {partition} is in {unfinished(batch)}")
 
 
 def unfinished(batch: DecidedBatch) -> str:
     return (
-        f"batch {batch.number}, which {batch.flow}/{batch.task} has decided to write: if it cannot "
-        f"be finished, give it up first with `flumeng ack drop {batch.flow} {batch.task}`"
+        f"batch {batch.number}, which task {batch.flow}/{batch.task} has decided to write: if it "
+        f"cannot be finished, give it up first with `flumeng ack drop {batch.flow} {batch.task}`"
     )
 
 

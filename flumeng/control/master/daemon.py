@@ -125,7 +125,7 @@ class Master:
             return self.attempt()
         except Exception as error:  # no input may end a master
             if self._messages.is_new("failure", str(error)):
-                log.exception("a tick failed")
+                log.exception("a planning round (tick) failed")
             return self._fail(f"cannot plan: {type(error).__name__}: {error}", "failed")
 
     def attempt(self) -> str:
@@ -190,12 +190,12 @@ class Master:
         self.measures.troubles = len(self.troubles)
         reasons = [reason for action in outcome.done for reason in action.why]
         reasons += [
-            f"journals stay with {flow}/{task} until batches are finished"
+            f"journals stay with task {flow}/{task} until its batches are finished"
             for flow in snapshot.intents
             for task in sorted(held.get(flow, ()))
         ]
         reasons += [f"retrying after a conflict: {conflict}" for conflict in outcome.conflicts[:1]]
-        reasons += ["the removal continues in the next tick"] if outcome.unfinished else []
+        reasons += ["flow removal continues in the next tick"] if outcome.unfinished else []
         if snapshot.leads:
             reasons += remove_unproven(self._store, self._proofs)
             reasons += remove_gone(self._store, snapshot)
@@ -238,7 +238,7 @@ class Master:
         if self._failures.too_many:
             self._failures = Failures(self._clock)
             self._away_until = now + AWAY_SECONDS
-            self._given_up = f"given to the other masters: {sentence}"
+            self._given_up = f"its flows are given to the other masters: {sentence}"
             self.troubles = self._share_trouble
         if now < self._away_until:
             with contextlib.suppress(Exception):  # report only the first failure

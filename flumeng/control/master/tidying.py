@@ -79,7 +79,7 @@ class LiveProofs:
         if why:
             self.unproven[path] = znode.version
             if self._messages.is_new(path.name, why):
-                log.warning("%s does not prove that this node is live: %s", path, why)
+                log.warning("znode %s does not prove that its node is live: %s", path, why)
         return not why
 
     def _why_unproven(self, node: str, znode: Versioned[LiveNode] | Unreadable) -> str:

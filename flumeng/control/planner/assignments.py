@@ -165,7 +165,7 @@ def _steps(
     for step in assignment_steps(current, target, fits):
         yield (done := action(current, step))
         current, expect = step, done.version_after
-        why = (f"{node.name}: the next part of its assignment",)
+        why = (f"node {node.name}: the next part of its assignment",)
 
 
 def _flows_changed(before: Assignment, after: Assignment) -> set[str]:
@@ -184,18 +184,18 @@ def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version
 
 def _reasons(node: str, before: Tasks, after: Tasks, changed: Sequence[Key]) -> tuple[str, ...]:
     if not changed:
-        return (f"{node}: its assignment is updated",)
+        return (f"node {node}: its assignment is updated",)
     named = [_difference(before.get(key), after.get(key)) for key in changed[:NAMED]]
     more = len(changed) - NAMED
-    return (*named, f"{node}: {more} more tasks start, change or end") if more > 0 else tuple(named)
+    return (*named, f"node {node}: {more} more tasks change") if more > 0 else tuple(named)
 
 
 def _difference(before: AssignedTask | None, after: AssignedTask | None) -> str:
     if before is None:
         assert after is not None
         if after.state == STANDBY:
-            return f"{after.flow}/{after.task} stands by"
-        return f"{after.flow}/{after.task} starts under epoch {after.epoch}"
+            return f"task {after.flow}/{after.task} stands by"
+        return f"task {after.flow}/{after.task} starts under epoch {after.epoch}"
     if after is None:
-        return f"{before.flow}/{before.task} ends"
-    return f"{after.flow}/{after.task} changes"
+        return f"task {before.flow}/{before.task} ends"
+    return f"task {after.flow}/{after.task} changes"

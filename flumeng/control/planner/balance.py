@@ -214,12 +214,12 @@ class _Round:
         return old == new or inside[old] > inside[new]
 
     def _move(self, builder: PlanBuilder, name: str, task: PlannedTask, target: str) -> None:
-        why = f"{task.node} is busier than {target}"
+        why = f"node {task.node} is busier than {target}"
         draining = builder.leaving(task, target, why)
         builder.put(name, draining)
         builder.throttled = True
         builder.why.append(
-            f"{builder.flow.name}/{name} is to move from {task.node} to {target}: {why}"
+            f"task {builder.flow.name}/{name} is to move from {task.node} to {target}: {why}"
         )
         self.count(builder.flow.name, draining)
 

@@ -24,7 +24,7 @@ def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
             reports_tasks_of(node, flow) or (patient and _may_hold(node, flow))
         ):
             return None
-    return Drop(flow.name, (f"{flow.name} was deleted and is drained",))
+    return Drop(flow.name, (f"flow {flow.name} was deleted and is drained",))
 
 
 def _may_hold(node: NodeView, flow: FlowView) -> bool:

@@ -53,7 +53,7 @@ def _planned(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> 
         return builder.assigned(DISCOVER, NAME, node, reason)
     if task is None or task.node is None:
         if task is None:
-            builder.why.append(f"{builder.flow.name}/{NAME} waits: {NOWHERE}")
+            builder.why.append(f"task {builder.flow.name}/{NAME} waits: {NOWHERE}")
         return PlannedTask(kind=DISCOVER, node=None, epoch=0, state=WAITING, why=NOWHERE)
     owner = builder.snapshot.nodes.get(task.node)
     alone = owner is not None and owner.live
@@ -75,14 +75,14 @@ def _must_leave(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) 
         return "no node runs it"
     owner = builder.snapshot.nodes.get(task.node)
     if owner is None:
-        return f"{task.node} is no longer registered"
+        return f"node {task.node} is no longer registered"
     if owner.set_aside or builder.snapshot.cluster.maintenance:
         return ""
     if not owner.live:
-        return f"{owner.name} is down" if owner.down else ""
+        return f"node {owner.name} is down" if owner.down else ""
     if task.state == DRAINING and task.target in builder.index.capacity.pool(labels).ranks:
         return task.why
-    return "" if owner.eligible(COLLECT, labels) else f"{owner.name} may no longer run it"
+    return "" if owner.eligible(COLLECT, labels) else f"node {owner.name} may no longer run it"
 
 
 def _choose(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> str | None:

@@ -50,7 +50,7 @@ class PartitionAssigner:
 
     def _with(self, name: str, task: PlannedTask, partitions: tuple[str, ...]) -> PlannedTask:
         builder = self._builder
-        builder.why.append(f"{builder.flow.name}/{name} now reads {len(partitions)} partitions")
+        builder.why.append(f"task {builder.flow.name}/{name} reads {len(partitions)} partitions")
         gained = set(partitions) - set(task.partitions)
         sharing = gained and builder.flow.plan.sharing
         if task.node and (gained & self._moved or sharing or name in builder.fenced):

@@ -220,18 +220,18 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
         return UNOWNED
     owner = builder.snapshot.nodes.get(task.node)
     if owner is None:
-        return f"{task.node} is no longer registered"
+        return f"node {task.node} is no longer registered"
     if not owner.live:
         stays = builder.snapshot.cluster.maintenance or not owner.down
-        return None if stays else f"{task.node} is down"
+        return None if stays else f"node {task.node} is down"
     if task.state == DRAINING:
         late = f"{builder.flow.name}/{name}" in builder.snapshot.overdue
         if owner.has_released(builder.flow.name, name):
             intent = builder.intent(name)
             waits = name in builder.held and not late and not (intent and intent.open)
-            return None if waits else f"{owner.name} released it"
+            return None if waits else f"node {owner.name} released it"
         if late:
-            return f"{owner.name} did not release it in time"
+            return f"node {owner.name} did not release it in time"
     return None
 
 
@@ -255,7 +255,7 @@ def _keep(
     if name in builder.held and owner.eligible(COLLECT, placement.labels):
         if task.state == ASSIGNED and _has_decided(builder, name, task):
             why = "partitions leave it, or it ends, when its batch is finished"
-            builder.why.append(f"{flow.name}/{name} is to finish its batch: {why}")
+            builder.why.append(f"task {flow.name}/{name} is to finish its batch: {why}")
             return builder.leaving(task, None, why)
         return task
     target = builder.snapshot.nodes.get(task.target or "")
@@ -269,10 +269,10 @@ def _keep(
             return replace(task, state=ASSIGNED, target=None, why=ALONE)
         if task.state == DRAINING and free is None:
             return task
-        builder.why.append(f"{flow.name}/{name} is to leave {owner.name}")
-        return builder.leaving(task, free, f"{owner.name} may no longer run it")
+        builder.why.append(f"task {flow.name}/{name} is to leave node {owner.name}")
+        return builder.leaving(task, free, f"node {owner.name} may no longer run it")
     if task.state == DRAINING and not on_its_way:
-        builder.why.append(f"{flow.name}/{name} stays on {owner.name}")
+        builder.why.append(f"task {flow.name}/{name} stays on node {owner.name}")
         return replace(task, state=ASSIGNED, target=None, why="")
     return task
 
@@ -287,9 +287,9 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
         return not fresh
     flow = builder.flow.name
     some = zip(islice(fresh, REASONS), nodes, strict=False)
-    builder.why += [f"{flow}/{name} goes to {node}: {UNOWNED}" for name, node in some]
+    builder.why += [f"task {flow}/{name} goes to node {node}: {UNOWNED}" for name, node in some]
     if len(fresh) > REASONS:
-        builder.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes")
+        builder.why.append(f"flow {flow}: {len(fresh) - REASONS} more tasks go to nodes")
     epochs = range(builder.epoch + 1, builder.epoch + 1 + len(fresh))
     begun = {
         name: PlannedTask(
@@ -357,7 +357,7 @@ def _waiting(
     """Return a task for which no node has room; it keeps its previous owner for now, if any."""
     why = "no live node may run it" if selector.empty else "no node has room for it"
     if before is None:
-        builder.why.append(f"{builder.flow.name}/{name} waits: {why}")
+        builder.why.append(f"task {builder.flow.name}/{name} waits: {why}")
         return PlannedTask(
             kind=COLLECT, node=None, epoch=0, state=WAITING, partitions=partitions, why=why
         )

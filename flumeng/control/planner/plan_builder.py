@@ -59,7 +59,7 @@ class PlanBuilder:
         after = replace(task, standbys=nodes)
         self.index.stand_by(self.flow.name, name, task, after)
         self.changes[name] = after
-        self.why.append(f"{self.flow.name}/{name}: standby on {', '.join(nodes) or 'no node'}")
+        self.why.append(f"task {self.flow.name}/{name}: standby on {', '.join(nodes) or 'no node'}")
 
     @property
     def receives(self) -> bool:
@@ -103,7 +103,7 @@ class PlanBuilder:
         if name.startswith(f"{COLLECT}."):
             self.fence(name)
         self.put(name, None)
-        self.why.append(f"{self.flow.name}/{name} ends: no longer needed")
+        self.why.append(f"task {self.flow.name}/{name} ends: no longer needed")
 
     def assigned(
         self,
@@ -117,7 +117,7 @@ class PlanBuilder:
         standbys: tuple[str, ...] = (),
     ) -> PlannedTask:
         self.epoch += 1
-        self.why.append(f"{self.flow.name}/{name} goes to {node}: {reason}")
+        self.why.append(f"task {self.flow.name}/{name} goes to node {node}: {reason}")
         return PlannedTask(
             kind=kind,
             node=node,
@@ -135,7 +135,7 @@ class PlanBuilder:
             return task
         self.epoch = max(self.epoch, status.epoch_seen) + 1
         why = f"epoch {status.epoch_seen} is already in use"
-        self.why.append(f"{self.flow.name}/{name} starts again: {why}")
+        self.why.append(f"task {self.flow.name}/{name} starts again: {why}")
         return replace(task, epoch=self.epoch)
 
     def leaving(self, task: PlannedTask, target: str | None, why: str) -> PlannedTask:

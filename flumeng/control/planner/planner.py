@@ -276,7 +276,7 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
     same = after is flow.tasks or not any(after.differences(flow.tasks))
     if same and isinstance(flow.plan_version, Version) and plan == replace(flow.plan, tasks=after):
         return []
-    why = tuple(builder.why) or (f"{flow.name}: the plan is updated",)
+    why = tuple(builder.why) or (f"flow {flow.name}: the plan is updated",)
     actions: list[Replan] = []
     ended = {entry.task: entry for entry in outcomes(builder)}
     before, expect = flow.tasks, flow.plan_version
@@ -293,7 +293,7 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
             Replan(flow.name, flow.version, step, before, expect, losers, why, fences, throttled)
         )
         before, expect = tasks, actions[-1].version_after
-        why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
+        why = (f"flow {flow.name}: step {number + 1} of {len(parts)} of its plan",)
     return actions
 
 

@@ -39,7 +39,7 @@ def _failure(flow: FlowView, snapshot: Snapshot) -> str:
     for name, task in flow.tasks.items():
         status = None if task.state == DRAINING else flow.status_of(name, task, snapshot.nodes)
         if status and (status.revision, status.state) == (current, "failed"):
-            why = f"{flow.name}/{name} on {task.node} failed with revision {current}: "
+            why = f"task {flow.name}/{name} on {task.node} failed with revision {current}: "
             return f"{why}{status.error or 'no reason given'}"
     return ""
 
@@ -48,7 +48,8 @@ def _standstill(flow: FlowView, snapshot: Snapshot) -> str:
     if flow.name not in snapshot.stalled or flow.rollout is None:
         return ""
     waiting = [
-        f"{flow.name}/{name} on {task.node or 'no node'} {_progress(flow, name, task, snapshot)}"
+        f"task {flow.name}/{name} on {task.node or 'no node'} "
+        f"{_progress(flow, name, task, snapshot)}"
         for name, task in sorted(flow.tasks.items())
         if flow.has_taken(task) and f"{flow.name}/{name}" not in snapshot.settled
     ]
@@ -135,7 +136,7 @@ class _Wave:
             task = builder.task(name)
             assert task is not None
             builder.put(name, replace(task, revision=current))
-            builder.why.append(f"{builder.flow.name}/{name} takes revision {current}")
+            builder.why.append(f"task {builder.flow.name}/{name} takes revision {current}")
         del self.waiting[: len(chosen)]
         self.under_way += chosen
         return len(chosen)

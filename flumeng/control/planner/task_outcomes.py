@@ -63,13 +63,13 @@ def _judge(
     if owner is None or not owner.live:
         if idle:
             return STOPPED, f"{old.node} is down, and nothing was left to read"
-        return FAILED, f"{old.node} is down"
+        return FAILED, f"node {old.node} is down"
     if failure and not idle:
         return FAILED, failure
     why = old.why or "it was to move to another node"
     waited_for = old.kind == COLLECT and old.state == DRAINING
     late = waited_for and not owner.has_released(flow.name, name)
-    return STOPPED, f"{why}; {owner.name} did not release it in time" if late else why
+    return STOPPED, f"{why}; node {owner.name} did not release it in time" if late else why
 
 
 def _at_the_end(builder: PlanBuilder, *, idle: bool) -> tuple[str, str]:

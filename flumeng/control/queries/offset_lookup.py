@@ -47,7 +47,7 @@ def parse_point(text: str) -> Point:
         if not name or not (offset.isascii() and offset.isdigit()):
             raise UserError(f"{item.strip()}: expected PARTITION=OFFSET, such as orders.3=1200")
         if offsets_given.setdefault(name, int(offset)) != int(offset):
-            raise UserError(f"{name} is given twice")
+            raise UserError(f"partition {name} is given twice")
     return offsets_given
 
 
@@ -143,7 +143,7 @@ def _offsets(
     for name, offset in point.items():
         if not first[name] <= offset <= ends[name]:
             raise UserError(
-                f"{name} has no offset {offset}: expected {first[name]} to {ends[name]}"
+                f"partition {name} has no offset {offset}: expected {first[name]} to {ends[name]}"
             )
     return dict(point)
 
@@ -152,7 +152,7 @@ def require_same(starts: Mapping[str, int], ends: Mapping[str, int]) -> None:
     """Raises ``UserError`` unless both name the same partitions."""
     alone = sorted(starts.keys() ^ ends.keys())
     if alone:
-        raise UserError(f"{alone[0]} is only in one of --from and --to: name it in both")
+        raise UserError(f"partition {alone[0]} is only in one of --from and --to: name it in both")
 
 
 def _without_replaced(of_flow: Mapping[str, PartitionBounds]) -> dict[str, PartitionBounds]:
@@ -174,7 +174,7 @@ def _named(name: str, of_flow: Mapping[str, PartitionBounds]) -> str:
         hint = nearest(name, labels) if labels else "the flow has none"
         raise UserError(f'there is no partition "{name}"; {hint}')
     if len(like) > 1:
-        raise UserError(f"{name} is ambiguous: use one of {', '.join(like)}")
+        raise UserError(f"partition {name} is ambiguous: use one of {', '.join(like)}")
     return like[0]
 
 

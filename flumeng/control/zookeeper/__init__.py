@@ -249,5 +249,5 @@ def data_of(path: Path, value: Record | None) -> bytes:
     data = codec.encode(value)
     limit = min(path.row.size_bytes, WIRE_LIMIT_BYTES)
     if len(data) > limit:
-        raise UserError(f"{path}: {len(data)} bytes, at most {limit} fit into this znode")
+        raise UserError(f"znode {path}: {len(data)} bytes are too many, at most {limit} fit")
     return data

@@ -132,7 +132,7 @@ class ZooKeeperStore:
     ) -> None:
         servers, slash, chroot = hosts.partition("/")
         if not servers or (slash and not chroot):
-            raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot")
+            raise UserError(f"ZooKeeper address {hosts!r} is not host:port[,host:port]/chroot")
         self._pid = os.getpid()
         self._watches: list[tuple[str, Callable[[str], None]]] = []
         self._listeners: list[Callable[[bool], None]] = []
@@ -160,7 +160,7 @@ class ZooKeeperStore:
                 auth_data=[("digest", credential)] if credential else None,
             )
         except ValueError as error:
-            raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
+            raise UserError(f"invalid ZooKeeper address {hosts!r}: {error}") from error
         kazoo_hooks.require(self._client)
         kazoo_requests.hear_events(self._client, self._on_event)
         kazoo_requests.match_auth_answers(self._client)
@@ -433,7 +433,7 @@ class ZooKeeperStore:
             time.sleep(FORBIDDEN_SECONDS)
             return False
         except codec.DecodeError as error:
-            log.error("%s: %s; the last known access lists stay in use", paths.schema(), error)
+            log.error("access lists in %s: %s; the last known stay in use", paths.schema(), error)
             return True
         except UnavailableError as error:
             log.debug("access rights could not be read, retrying: %s", error)
@@ -476,7 +476,7 @@ class ZooKeeperStore:
             self._client.stop()
             self._client.close()
         except (KazooException, OSError) as error:
-            log.debug("closing: %s", error)
+            log.debug("closing the session: %s", error)
 
     def _require_connection(self) -> None:
         assert os.getpid() == self._pid, "a store cannot be used after fork: connect again"
@@ -602,7 +602,7 @@ def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> 
     versions = []
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, KazooException):
-            raise UnavailableError(f"{write.path}: {type(result).__name__}") from result
+            raise UnavailableError(f"ZooKeeper: {write.path}: {type(result).__name__}") from result
         if isinstance(write, Put):
             created = not isinstance(result, ZnodeStat)
             versions.append(Version(0 if created else result.version))
@@ -643,4 +643,4 @@ def _conflict(write: Write, result: KazooException) -> str:
         NoNodeError: "does not exist (or its parent does not)",
         NotEmptyError: "still has children",
     }
-    return f"{write.path} {conflict[type(result)]}"
+    return f"znode {write.path} {conflict[type(result)]}"

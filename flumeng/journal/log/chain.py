@@ -63,7 +63,7 @@ class Chain:
         segments = self._segments
         if start < segments[0].base:
             raise BelowFloorError(
-                f"{segments[0].path.parent}: seq {start} lies below its floor {segments[0].base}"
+                f"{segments[0].path.parent}: seq {start} is gone, the first is {segments[0].base}"
             )
         ends = [after.base for after in segments[1:]] + [end]
         for part, part_end in zip(segments, ends, strict=True):

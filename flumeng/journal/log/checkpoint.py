@@ -76,20 +76,20 @@ class Checkpoint:
     @classmethod
     def unpack(cls, block: bytes, journal: bytes, path: Path) -> Checkpoint:
         if len(block) != BLOCK_BYTES:
-            raise CorruptError(f"{path}: {len(block)} bytes, a checkpoint has {BLOCK_BYTES}")
+            raise CorruptError(f"checkpoint {path} has {len(block)} bytes, not {BLOCK_BYTES}")
         body = block[: -_CRC.size]
         if crc32c(body) != _CRC.unpack_from(block, len(body))[0]:
-            raise CorruptError(f"{path}: the checksum does not match")
+            raise CorruptError(f"checkpoint {path}: the checksum does not match")
         (magic, version, closed, durability, _, term, segment, offset, safe, floor, *rest) = (
             FIELDS.unpack_from(body)
         )
         if magic != MAGIC:
-            raise CorruptError(f"{path}: not a checkpoint")
+            raise CorruptError(f"{path} is not a checkpoint file")
         if version != VERSION or durability >= len(_DURABILITIES):
-            raise UserError(f"{path}: format version {version}, this flumeng reads {VERSION}")
+            raise UserError(f"{path} has format version {version}, this flumeng reads {VERSION}")
         owner, boot, barrier, lost = rest
         if owner != journal:
-            raise CorruptError(f"{path}: belongs to another journal (was the directory renamed?)")
+            raise CorruptError(f"{path} belongs to another journal (was the directory renamed?)")
         return cls(
             owner,
             term,

@@ -49,7 +49,7 @@ def create(
     """Create the directory of a journal without events, with first seq ``base``. It is made under a
     hidden name, synced and renamed, so nothing remains after a UserError or OSError."""
     if path.exists():
-        raise UserError(f"{path} exists already")
+        raise UserError(f"the journal directory {path} exists already")
     _make_parents(path.parent, disk)
     unnamed = hidden(path)
     try:
@@ -118,7 +118,7 @@ def lock(path: Path, *, make: bool = True) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(fd)
-        raise UserError(f"{path} is in use by another process") from error
+        raise UserError(f"journal {path} is in use by another process") from error
     return fd
 
 
@@ -161,4 +161,4 @@ def plain_errors(path: Path) -> Iterator[None]:
         if waits := held(str(path), error):
             raise waits from error
         kind = CorruptError if error.errno == errno.EIO else UserError
-        raise kind(f"{path}: {error.strerror}") from error
+        raise kind(f"cannot open the journal {path}: {error.strerror}") from error

@@ -100,7 +100,7 @@ class Keyring:
                 return key
         has = ", ".join(f"{name} is key {key.id}" for name, key in self.keys.items())
         raise KeyMissingError(
-            f"encrypted with key {key_id}, which is not here ({has or 'no keys'})"
+            f"encrypted with key {key_id}, which this node lacks ({has or 'no keys'})"
         )
 
     def opened(self, frame: pa.Buffer, header: FrameHeader) -> tuple[pa.Buffer, FrameHeader]:
@@ -120,7 +120,7 @@ class Keyring:
         if message is None:
             verify(frame, header.journal)
             raise BadFrameError(
-                "its checksum is right, but its authentication tag is not: it was forged or moved"
+                "a frame has a good checksum, but a bad authentication tag: it was forged or moved"
             )
         parts, crc = payload_of(state, [message])
         plain = replace(header, encrypted=False, message_bytes=len(message), payload_crc=crc)

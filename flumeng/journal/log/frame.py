@@ -152,8 +152,8 @@ class FrameHeader:
             raise BadFrameError("the header's checksum does not match")
         if version != VERSION or flags & ~_FLAGS:
             raise UserError(
-                f"a frame has format version {version} and flags {flags:#x}, this flumeng reads "
-                f"version {VERSION} and flags {_FLAGS:#x}"
+                f"a journal has frames of format version {version} and flags {flags:#x}, this "
+                f"flumeng reads version {VERSION} and flags {_FLAGS:#x}"
             )
         if owner != journal:
             raise BadFrameError("the frame belongs to another journal")
@@ -182,7 +182,7 @@ class Payload:
     def encode(cls, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
         """Encode events and state changes. Raises UserError for wrong schema or exceeded limits."""
         if batch.schema != EVENT_SCHEMA:
-            raise UserError(f"a batch has other columns than an event: {batch.schema}")
+            raise UserError(f"a batch of events has unexpected columns: {batch.schema}")
         if batch.num_rows > MAX_ROWS:
             raise UserError(f"a batch has {batch.num_rows} rows, a frame holds {MAX_ROWS}")
         changes = dict(state or {})
@@ -254,7 +254,7 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
             )
         batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
         if batch.num_rows != header.count:
-            raise BadFrameError(f"{batch.num_rows} rows, the header says {header.count}")
+            raise BadFrameError(f"{batch.num_rows} events, but the header says {header.count}")
         batch.validate(full=True)
         _require_times(batch)
     except (pa.ArrowException, OSError, EOFError, CorruptError) as error:
@@ -275,7 +275,7 @@ def encode_state(state: Mapping[str, object]) -> bytes:
     """Return source state as JSON, without any bytes when empty. Raises UserError above 16 MiB."""
     blob = json.dumps(state, separators=(",", ":")).encode() if state else b""
     if len(blob) > MAX_STATE_BYTES:
-        raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_STATE_BYTES}")
+        raise UserError(f"the state of a source has {len(blob)} bytes, above {MAX_STATE_BYTES}")
     return blob
 
 
@@ -302,7 +302,7 @@ def encode_whole_state(state: Mapping[str, object]) -> bytes:
         return b"{%s}" % b",".join([part[1:-1] for part in parts]) if parts else b""
     blob = b"\n".join(parts)
     if len(blob) > MAX_WHOLE_STATE_BYTES:
-        raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_WHOLE_STATE_BYTES}")
+        raise UserError(f"source states have {len(blob)} bytes, above {MAX_WHOLE_STATE_BYTES}")
     return blob
 
 
@@ -363,7 +363,7 @@ def unpacked_bytes(message: pa.Message) -> int:
     """Return the bytes of memory that a record batch needs when unpacked; 0 when it is
     uncompressed. Raises CorruptError for another kind of message and for an invalid flatbuffer."""
     if message.type != "record batch":
-        raise CorruptError(f"the message is no record batch but a {message.type}")
+        raise CorruptError(f"the Arrow message is no record batch but a {message.type}")
     metadata = memoryview(message.metadata)
     try:
         batch = _follow(metadata, _field(metadata, _follow(metadata, 0), _HEADER))
@@ -379,7 +379,7 @@ def unpacked_bytes(message: pa.Message) -> int:
         )
         return sum(max(0, claim) for claim in claims)  # -1: this one was left as it is
     except struct.error as error:
-        raise CorruptError(f"the message's metadata does not hold together: {error}") from error
+        raise CorruptError(f"the metadata of the Arrow message is inconsistent: {error}") from error
 
 
 def _field(data: Any, table: int, number: int) -> int:

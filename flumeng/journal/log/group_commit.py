@@ -152,7 +152,7 @@ class GroupCommit(Generic[Item]):
         with self._lock:
             self.require_sound()
             if self._ended:
-                raise UnavailableError(f"journal {self._journal.id}: group commit has stopped")
+                raise UnavailableError(f"journal {self._journal.id} is closing and takes no events")
             self._waiting.append(item)
             self._waiting_bytes += item.nbytes
             self._pending_bytes += item.nbytes
@@ -209,7 +209,7 @@ class GroupCommit(Generic[Item]):
 
     def not_settled(self) -> UnavailableError:
         return UnavailableError(
-            f"journal {self._journal.id}: {self._pending_bytes} bytes are not on disk"
+            f"journal {self._journal.id}: {self._pending_bytes} bytes of events are not on disk"
         )
 
     def stop(self) -> None:
@@ -240,8 +240,7 @@ class GroupCommit(Generic[Item]):
         except Exception as error:
             log.error(
                 "journal %s takes no more events: %s",
-                self._journal.id,
-                error,
+                *(self._journal.id, error),
                 exc_info=not isinstance(error, FlumengError),
             )
             self._failure = error
@@ -361,7 +360,7 @@ class GroupCommit(Generic[Item]):
 
     def _hold(self, error: HeldError) -> None:
         if not self._held_by and time.monotonic() - self._told_at >= TELL_AGAIN_SECONDS:
-            log.warning("%s; waiting until that changes", error)
+            log.warning("%s; the journal takes no events until that changes", error)
             self._told_at = time.monotonic()
         self._set_held_by(error.cause)
 
@@ -391,4 +390,4 @@ class GroupCommit(Generic[Item]):
                 self._journal.maintain()
         except HeldError as error:
             if not again:
-                log.warning("%s; trimmed later", error)
+                log.warning("collected events of a journal cannot be deleted now: %s", error)

@@ -164,9 +164,7 @@ class Journal:
             log.error(
                 "journal %s: readers stop at seq %d of %d, where events are lost; "
                 "`flumeng journal repair --accept-loss` lets them continue",
-                self.id,
-                self.readable,
-                self.safe,
+                *(self.id, self.readable, self.safe),
             )
 
     @property
@@ -296,8 +294,8 @@ class Journal:
         self._writer.require_sound()
         if ack > self.safe:
             raise CorruptError(
-                f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
-                "reader has seen are missing"
+                f"journal {self.id}: ack {ack} is above its end {self.safe}; events that a reader "
+                "has seen are missing"
             )
         self.acked = max(self.floor, ack)
         if not self.limits.retain:
@@ -341,7 +339,7 @@ class Journal:
         """
         if end > self.safe:
             raise AboveSafeError(
-                f"journal {self.id}: seq {end} lies above its safe end {self.safe}"
+                f"journal {self.id}: seq {end} is above its last durable event, at {self.safe}"
             )
         if end > self.readable:
             raise DataLossError(
@@ -390,8 +388,7 @@ class Journal:
             log.error(
                 "journal %s: the machine went down before all events were on disk: those of about "
                 "the last second may be lost; it ends at seq %d and takes no more events",
-                self.id,
-                self.next_seq,
+                *(self.id, self.next_seq),
             )
         return lost
 

@@ -178,7 +178,7 @@ class MemoryJournal:
         """Drop frames with all events below ``ack``, after storing their state on disk."""
         self._require_sound()
         if ack > self.safe:
-            raise CorruptError(f"journal {self.id}: ack {ack} lies above its end {self.safe}")
+            raise CorruptError(f"journal {self.id}: ack {ack} is above its end {self.safe}")
         frames = self._frames
         count = bisect.bisect_right(frames, ack, key=lambda frame: frame[0].end)
         state = dict(self._acked_state)
@@ -223,11 +223,11 @@ class MemoryJournal:
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
         if end > self.safe:
             raise AboveSafeError(
-                f"journal {self.id}: seq {end} lies above its safe end {self.safe}"
+                f"journal {self.id}: seq {end} is above its last durable event, at {self.safe}"
             )
         frames = self._frames
         if start < (frames[0][0].first_seq if frames else self.floor):
-            raise BelowFloorError(f"journal {self.id}: seq {start} lies below {self.floor}")
+            raise BelowFloorError(f"journal {self.id}: seq {start} is gone, first is {self.floor}")
         first = bisect.bisect_right(frames, start, key=lambda frame: frame[0].end)
         parts: list[bytes] = []
         size = 0

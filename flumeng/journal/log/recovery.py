@@ -72,7 +72,7 @@ def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path],
     paths = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
     for name, base in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
         if base not in paths:
-            raise CorruptError(f"{directory}: the segment of the {name}, {base}, is missing")
+            raise CorruptError(f"journal {directory}: segment of its {name}, {base}, is missing")
     bases = sorted(paths)
     at = bases.index(checkpoint.floor)
     return [paths[base] for base in bases[:at]], [paths[base] for base in bases[at:]]
@@ -83,7 +83,7 @@ def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
         link = successor.header.previous
         length = segment.path.stat().st_size
         if link is None or link.base != segment.base:
-            raise CorruptError(f"{successor.path} does not follow {segment.path}: one is missing")
+            raise CorruptError(f"a segment between {segment.path} and {successor.path} is missing")
         if link.length != length:
             raise CorruptError(f"{segment.path} has {length} bytes, was sealed with {link.length}")
         fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -92,7 +92,7 @@ def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
         finally:
             os.close(fd)
         if last.crc != link.last_crc or last.end != successor.base:
-            raise CorruptError(f"{segment.path} does not end as {successor.path} says")
+            raise CorruptError(f"segment {segment.path} does not end as {successor.path} says")
         segment.seal(link)
 
 
@@ -107,8 +107,8 @@ def _scan(
         for header, frame in _frames(active, journal):
             if header.term > checkpoint.term:
                 raise CorruptError(
-                    f"{active.path} at byte {active.length}: a frame of term {header.term}, but "
-                    f"the checkpoint is of term {checkpoint.term}: it is older than the events"
+                    f"segment {active.path} at byte {active.length}: a frame of term "
+                    f"{header.term}, but the checkpoint is of term {checkpoint.term}: it is older"
                 )
             if header.first_seq != seq or header.term < term:
                 raise BadFrameError(
@@ -123,8 +123,8 @@ def _scan(
         problem = str(error)
     if active.length < synced:
         raise CorruptError(
-            f"{active.path} at byte {active.length}: {problem or 'the file ends'}, "
-            f"but {synced} bytes were synced"
+            f"segment {active.path} at byte {active.length}: {problem or 'the file ends'}, but "
+            f"{synced} bytes were synced to disk"
         )
     return seq, problem
 
@@ -160,11 +160,8 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
             _copy_aside(fd, active, size, disk)
             os.ftruncate(fd, active.length)
             log.warning(
-                "%s: cut a torn tail of %d bytes at byte %d (%s)",
-                active.path,
-                size - active.length,
-                active.length,
-                problem,
+                "%s: cut a torn tail, an unconfirmed write of %d bytes at byte %d (%s)",
+                *(active.path, size - active.length, active.length, problem),
             )
         synced = _synced(active, checkpoint)
         _copy(disk, fd, fd, synced, active.length, to=synced)
@@ -187,7 +184,7 @@ def _copy_aside(fd: int, active: Segment, size: int, disk: Disk) -> None:
         if error.errno not in FULL:
             raise
         path.unlink(missing_ok=True)
-        log.warning("%s: no room to keep the torn tail", path)
+        log.warning("%s: the disk has no room to keep a copy of the bytes that were cut", path)
 
 
 def _copy(disk: Disk, source: int, target: int, begin: int, end: int, *, to: int) -> None:

@@ -100,7 +100,7 @@ class _Repair:
     def run(self, *, accept_loss: bool) -> Repaired:
         inspection = self._inspection
         if inspection.checkpoint and inspection.checkpoint.durability == "memory":
-            raise UserError(f"{self._directory} was held in memory: there is nothing to repair")
+            raise UserError(f"journal {self._directory} was in memory: there is nothing to repair")
         lost: list[tuple[int, int]] = []
         damaged_checkpoint = self._directory / checkpoints.NAME
         if inspection.checkpoint is None and damaged_checkpoint.exists():

@@ -109,7 +109,7 @@ class ReplicaJournal(Journal):
         if self.synced < checkpoint:
             self._abandon()
             raise CorruptError(
-                f"{directory} ends at seq {self.synced}, but all replicas had {checkpoint}"
+                f"replica {directory} ends at seq {self.synced}, but all replicas had {checkpoint}"
             )
 
     @property
@@ -182,7 +182,7 @@ class ReplicaJournal(Journal):
                     yield from self._scrub_segment(part, part_end)
             except (FileNotFoundError, BelowFloorError) as error:
                 if part.base >= self.floor:
-                    raise CorruptError(f"{part.path} is missing") from error
+                    raise CorruptError(f"segment {part.path} is missing") from error
 
     def _scrub_segment(self, part: Segment, end: int) -> Iterator[Window]:
         open_segment(part.path, self._identity)
@@ -344,7 +344,7 @@ class ReplicaJournal(Journal):
         try:
             replicas.write(self._directory, self.replica, self._disk)
         except OSError as error:
-            log.warning("journal %s: the checkpoint on disk stays an older one: %s", self.id, error)
+            log.warning("journal %s: the newest checkpoint cannot be written: %s", self.id, error)
             return
         self._kept = self.replica
 

@@ -170,7 +170,7 @@ class Segment:
             while seq < end:
                 size = min(window_bytes, self.length - offset)
                 if size <= 0:
-                    raise CorruptError(f"{self.path} ends at seq {seq}, expected {end}")
+                    raise CorruptError(f"segment {self.path} ends at seq {seq}, expected {end}")
                 # Its own mapping: the C library would keep the memory of many streams.
                 memory = mmap.mmap(-1, size)
                 try:
@@ -241,7 +241,7 @@ class Segment:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise BelowFloorError(f"{self.path} was trimmed") from error
+            raise BelowFloorError(f"segment {self.path} was deleted") from error
         except OSError as error:
             if waits := held(str(self.path), error):
                 raise waits from error
@@ -349,7 +349,7 @@ def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]
             raw
         )
         if version != VERSION:
-            raise UserError(f"{path}: format version {version}, this flumeng reads {VERSION}")
+            raise UserError(f"{path} has format version {version}, this flumeng reads {VERSION}")
         if owner != journal:
             raise CorruptError(f"{path} belongs to another journal")
         if path.name != file_name(base):

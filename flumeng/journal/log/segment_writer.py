@@ -221,7 +221,7 @@ class SegmentWriter:
             self._lazy.close()
         self._checkpoint_file.close()
         os.close(self._fd)
-        self._failure = self._failure or ValueError("it is closed")
+        self._failure = self._failure or ValueError("the journal is closed")
 
     def _reached(self, next_seq: int) -> Reached:
         return Reached(self.chain.active.base, self.chain.active.length, next_seq)

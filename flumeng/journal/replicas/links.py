@@ -322,7 +322,7 @@ class Link:
         except StopIteration:
             pass
         except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
-            log.debug("node %s: %s", self._node, error)
+            log.debug("replicas on node %s: %s", self._node, error)
         except Exception:
             log.exception("invalid message from the replicas of node %s", self._node)
         finally:

@@ -79,8 +79,8 @@ class ReplicaOnDisk:
                 self.journal.append_frame(frame)
         if self.journal.next_seq != action.end:
             raise CorruptError(
-                f"journal {self.journal.id}: frames up to seq {self.journal.next_seq} came, but "
-                f"{action.end} was announced"
+                f"journal {self.journal.id}: its primary announced events up to seq {action.end}, "
+                f"but sent them up to {self.journal.next_seq}"
             )
 
     def wrote(self) -> None:
@@ -94,7 +94,7 @@ class ReplicaOnDisk:
         """Remove events from ``end`` on; return how many. Raises CorruptError, OSError."""
         gone = max(0, self.journal.next_seq - end)
         if gone:
-            log.warning("journal %s: %d unanswered events are dropped", self.journal.id, gone)
+            log.warning("journal %s: %d unconfirmed events are dropped", self.journal.id, gone)
             with self._using:
                 try:
                     self._replace(self.journal.cut(end))

@@ -89,9 +89,7 @@ class Replicas:
             aside = set_aside(path)
             log.error(
                 "replica %s is damaged and will be recreated; it is kept as %s: %s",
-                path.name,
-                aside,
-                error,
+                *(path.name, aside, error),
             )
         except FlumengError as error:
             log.error("cannot open replica %s, which is ignored: %s", path.name, error)
@@ -158,7 +156,7 @@ class Replicas:
                 try:
                     journal.set_membership(*record)
                 except (FlumengError, OSError) as error:
-                    log.error("journal %s: %s", name, error)
+                    log.error("journal %s cannot use its new replica set: %s", name, error)
 
     def _set_aside_damaged(self) -> None:
         """Rename damaged replicas whose primary is alive. Raises OSError."""
@@ -180,9 +178,7 @@ class Replicas:
                 self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
             log.error(
                 "replica %s is damaged and will be recreated; it is kept as %s: %s",
-                name,
-                aside,
-                journal.damaged,
+                *(name, aside, journal.damaged),
             )
 
     def drop(self, name: str) -> None:
@@ -265,7 +261,7 @@ class Replicas:
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
         message = envelope.message
         if not isinstance(message, messages.Begin | messages.Frames | messages.Reset):
-            raise UserError("only primaries may send messages here")
+            raise UserError("only primaries of journals may send messages to replicas")
         try:
             membership = self._require_held(envelope.journal)
             if message.term < membership.term:
@@ -293,13 +289,13 @@ class Replicas:
         if not isinstance(message, messages.Begin):
             return None
         if self._replicas is None or not is_journal(name):
-            raise CorruptError(f"invalid journal {name[:100]!r} for a replica here")
+            raise CorruptError(f"invalid name {name[:100]!r} of a replicated journal")
         with self._lock:
             if name in self.journals:
                 return self.journals[name]
             if name in self._backoffs and not self._backoffs[name].is_due(self._clock()):
                 raise UnavailableError(
-                    "the previous replica was damaged: it is recreated a little later"
+                    f"replica of journal {name}: a damaged one is replaced a little later"
                 )
             replica = Replica.new(self._node, message.lineage)
             opened = ReplicaJournal.make(
@@ -319,9 +315,9 @@ class Replicas:
 def _require_primary(peer: Peer, name: str, message: ToFollower, membership: Membership) -> None:
     """Raise DeniedError unless the peer is the primary: it could have a replica removed."""
     if isinstance(message, messages.Begin) and message.lineage != membership.lineage:
-        raise DeniedError(f"journal {name} has the lineage {membership.lineage}")
+        raise DeniedError(f"journal {name} has lineage {membership.lineage}, not {message.lineage}")
     if peer.identity and peer.identity.name != node_of(membership.primary):
-        raise DeniedError(f"{peer.identity} is not the primary of {name}")
+        raise DeniedError(f"{peer.identity} is not the primary of journal {name}")
 
 
 class Scrubbed(Protocol):

@@ -147,7 +147,7 @@ class ReplicatedJournal(DelegatedLog):
     def _begin_again(self) -> None:
         """Become a follower, as at a start: the versions of a recreated record start over."""
         if isinstance(self._role, Primary):
-            log.warning("journal %s: its record was lost, and recreated", self.id)
+            log.warning("journal %s: its record in ZooKeeper was lost, and recreated", self.id)
             if self._journal.sound:
                 self._disk.sync()
             self._role = self._disk.as_replica
@@ -347,7 +347,7 @@ class ReplicatedJournal(DelegatedLog):
     def _lead(self, replica: Follower, membership: Membership, version: int) -> None:
         self._disk.lead(membership.term, membership.lineage, closes=self.closes)
         held, checkpoint = self._journal.held, self._journal.replica.checkpoint
-        log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
+        log.info("journal %s is primary here: term %d, seq %d", self.id, membership.term, held.end)
         started = primary.started(
             replica.id, held, checkpoint, membership, version, min_in_sync=self._min_in_sync
         )
@@ -359,7 +359,7 @@ class ReplicatedJournal(DelegatedLog):
         return 1 if self._journal.closed else self._needs_in_sync
 
     def _step_down(self) -> None:
-        log.warning("journal %s: another replica leads; events here are not answered", self.id)
+        log.warning("journal %s: another replica leads; pending events get no answer", self.id)
         self._lost_lead = not self.closes
         self._superseded = True
         if self._journal.sound:

@@ -32,7 +32,7 @@ class Membership:
                 return cls(
                     journal.lineage, journal.term, replica, journal.in_sync, journal.replicas
                 )
-        raise CorruptError(f"the primary {journal.primary} is not in sync")
+        raise CorruptError(f"the primary {journal.primary} of a journal is not in sync")
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Membership:
@@ -72,7 +72,7 @@ class Membership:
         """Return the membership with the replica as primary in a new term, and the former primary
         out of sync (I4, I10). Raises ConflictError for a replica that is not in sync."""
         if replica not in self.in_sync:
-            raise ConflictError(f"{replica} is not in sync: answered events may be missing there")
+            raise ConflictError(f"replica {replica} is not in sync: accepted events may be missing")
         in_sync = tuple(
             member for member in self.in_sync if member != self.primary or member == replica
         )
@@ -89,7 +89,7 @@ class Membership:
     def without(self, replica: str) -> Membership:
         """Return the membership with the replica out of sync. Raises UserError for the primary."""
         if replica == self.primary:
-            raise UserError(f"{replica} is the primary: promote another replica first")
+            raise UserError(f"replica {replica} is the primary: promote another one first")
         return replace(self, in_sync=tuple(member for member in self.in_sync if member != replica))
 
     def joined(self, replica: str) -> Membership:

@@ -101,7 +101,7 @@ class Access:
         if peer.identity.role == "executor":
             tokens.require(ticket, self._own.ca, self._own.identity.cluster, self._now())
         elif peer.identity.role == "discovery" and ticket.end - ticket.start > 1:
-            raise DeniedError("discovery may read only one event, for its time")
+            raise DeniedError("discovery processes may read only one event, for its time")
         elif not peer.sees(ticket.journal):
             raise DeniedError(
                 f"this node's policy file does not let {peer.identity} read the flow "

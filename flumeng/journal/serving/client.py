@@ -161,15 +161,15 @@ class JournalClient:
             with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
                 document = json.loads(info)
                 kind = dict(wire.ERROR_KINDS)[document["kind"]]
-                return kind(f"{self._address}: {document['message']}")
+                return kind(f"server {self._address}: {document['message']}")
         text = str(error).partition(" gRPC client debug context")[0]
         if isinstance(error, flight.FlightTimedOutError):
             return _OutOfTimeError(
-                f"{self._address} made no progress in {self._timeout_seconds:g} s: {text}"
+                f"server {self._address} made no progress in {self._timeout_seconds:g} s: {text}"
             )
         if isinstance(error, OSError) and not isinstance(error, flight.FlightError):
-            return CorruptError(f"the answer of {self._address} is not one of Flight: {text}")
-        return UnavailableError(f"{self._address} does not answer: {text}")
+            return CorruptError(f"the answer of {self._address} is not Arrow Flight: {text}")
+        return UnavailableError(f"server {self._address} does not answer: {text}")
 
 
 def connect(address: str, proof: Proof | None) -> flight.FlightClient:

@@ -125,7 +125,7 @@ class JournalServer(Service):
             self._taps.admit(ticket.journal)
         journal = self._journals().get(ticket.journal)
         if journal is None:
-            raise NotServedError(f"journal {ticket.journal} is not served here")
+            raise NotServedError(f"journal {ticket.journal} is not served by this node")
         if ticket.tapped:
             return self._taps.windows(journal, ticket.start, ticket.end)
         return self._counted(peer, journal.read_frames(ticket.start, ticket.end))
@@ -181,7 +181,7 @@ def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.R
     """Yield one record batch per window, without copying the window's buffer."""
     for window in windows:
         if ended.is_set():
-            raise UnavailableError("the server is stopping")
+            raise UnavailableError("the journal server is stopping")
         # Not pa.array: that imports pandas, 50 MB in every ingest worker.
         offsets = pa.py_buffer(array("i", window.offsets))
         frames = pa.Array.from_buffers(

@@ -100,7 +100,7 @@ class Service:
         ending.start()
         ending.join(timeout_seconds)
         if ending.is_alive():
-            log.warning("journal server %s: a reader hangs and is left behind", self.address)
+            log.warning("journal server %s: stopped while a reader still hung", self.address)
         return not ending.is_alive()
 
     def _follow(self) -> None:
@@ -112,7 +112,7 @@ class Service:
             try:
                 own = self._keystore.load()
             except UserError as error:
-                log.error("%s; %s serves with the previous certificate", error, self.address)
+                log.error("%s; the server %s keeps its previous certificate", error, self.address)
                 continue
             self._changed = changed
             self._renew(own)
@@ -131,7 +131,7 @@ class Service:
                         raise
                     time.sleep(0.1)
                     continue
-                log.info("%s serves with the certificate until %s", self.address, own.expires)
+                log.info("server %s uses a certificate until %s", self.address, own.expires)
                 return
 
 
@@ -194,8 +194,8 @@ class _ErrorsToClient:
         if isinstance(error, FlumengError):
             refuse(error)
         if isinstance(error, Exception) and not isinstance(error, flight.FlightError):
-            log.error("a call failed", exc_info=error)
-            refuse(FlumengError("this call failed: see the log of that process"))
+            log.error("a call to the journal server failed", exc_info=error)
+            refuse(FlumengError("the call failed: see the log of the journal server"))
 
 
 def _guarded(items: Iterator[T]) -> Iterator[T]:

@@ -98,10 +98,10 @@ class Taps:
     def windows(self, journal: Log, start: int, end: int) -> Iterator[Window]:
         """Yield windows of [start, end) within the limits, at least one. Raises TapsBusyError."""
         if self._bytes_left() <= 0:
-            raise TapsBusyError(f"taps already read {self._bytes_a_second} bytes a second here")
+            raise TapsBusyError(f"taps already read {self._bytes_a_second} bytes/s from this node")
         windows = journal.read_frames(start, end)
         if not self._places.take(windows):
-            raise TapsBusyError(f"{READS_AT_ONCE} taps already read here")
+            raise TapsBusyError(f"{READS_AT_ONCE} taps already read from this node")
         read = 0
         try:
             for window in windows:

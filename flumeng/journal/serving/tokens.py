@@ -61,7 +61,7 @@ def require(ticket: Ticket, ca: bytes, cluster: str, now: datetime) -> Identity:
         leaf, *above = x509.load_pem_x509_certificates(chain)
         claimed = msgspec.json.decode(claims, type=Claims)
     except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError) as error:
-        raise DeniedError("executors read with the token of a collector: this is none") from (error)
+        raise DeniedError("the executor sent no valid token of its collector") from (error)
     try:
         signer = cert_signatures.require_issued(leaf, above, ca, now)
         cert_signatures.require_signed(leaf, signature, claims)
@@ -71,11 +71,11 @@ def require(ticket: Ticket, ca: bytes, cluster: str, now: datetime) -> Identity:
         raise DeniedError(f"tokens of {signer} of {signer.cluster} are not accepted here")
     left = claimed.until - now.timestamp()
     if not 0 < left <= TOKEN_SECONDS + CLOCKS_DIFFER_SECONDS:
-        raise DeniedError(f"a token is valid for {TOKEN_SECONDS:g} s: this one is not valid now")
+        raise DeniedError(f"the token is not valid now: a token lasts {TOKEN_SECONDS:g} s")
     if claimed.journal != ticket.journal:
         raise DeniedError(f"this token is for the journal {claimed.journal}")
     if not claimed.start <= ticket.start <= ticket.end <= claimed.end:
-        raise DeniedError(f"this token is for {claimed.start} to {claimed.end}")
+        raise DeniedError(f"this token is for the seqs {claimed.start} to {claimed.end}")
     return signer
 
 

@@ -50,10 +50,10 @@ async def watch(
             f"this flumeng cannot read the answer of {address} to {WATCH}: {error}"
         ) from error
     except grpc.aio.AioRpcError as error:
-        raise UnavailableError(f"{address} does not answer: {error.details()}") from error
+        raise UnavailableError(f"server {address} does not answer: {error.details()}") from error
     except TimeoutError as error:
         raise UnavailableError(
-            f"{address} has sent nothing for {silence_seconds:g} s, not even a heartbeat"
+            f"server {address} has sent nothing for {silence_seconds:g} s, not even a heartbeat"
         ) from error
     finally:
         await channel.close()
@@ -80,7 +80,7 @@ async def _act(
             try:
                 yield flight.Result.deserialize(answer).body.to_pybytes()
             except (flight.FlightError, OSError, ValueError) as error:
-                raise CorruptError(f"the answer to {action} is not one of Flight") from error
+                raise CorruptError(f"the answer to {action} is not Arrow Flight") from error
     finally:
         call.cancel()
 

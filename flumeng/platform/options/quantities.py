@@ -68,7 +68,7 @@ def _quantity(text: str, units: dict[str, float] | dict[str, int], expected: str
     digits = match[1].replace("_", "")
     value = (float(digits) if "." in digits else int(digits[:MOST_DIGITS])) * factor
     if len(digits) > MOST_DIGITS or not value < MOST:
-        raise ValueError(f"{expected}; this one is too large")
+        raise ValueError(f"{expected}; the value is too large")
     return value
 
 

@@ -38,7 +38,9 @@ def check_url(text: str) -> None:
     if parts.scheme not in PORTS or not parts.hostname or not text.isascii() or " " in text:
         raise ValueError('expected a URL, like "https://hooks.example/events"')
     if "@" in parts.netloc:
-        raise ValueError("expected no user or password in it: use headers with a ${secret:NAME}")
+        raise ValueError(
+            "expected no user and password in the URL: use headers with ${secret:NAME}"
+        )
     if parts.port == 0:
         raise ValueError("expected a port from 1 to 65535")
     if parts.fragment:

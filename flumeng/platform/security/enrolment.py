@@ -49,7 +49,7 @@ class ClusterAuthority:
         """Write certificates for these roles to ``folder``, each atomically. Raises UserError."""
         if not hosts and (servers := [role for role in roles if role in SERVERS]):
             raise UserError(
-                f"others connect to a {servers[0]}: give its host names and addresses with --host"
+                f"hosts connect to a {servers[0]}: give its host names and addresses with --host"
             )
         identities = [Identity(self.cluster, role, name) for role in roles]
         issued = [

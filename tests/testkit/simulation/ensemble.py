@@ -126,17 +126,17 @@ class Ensemble:
         znode = staged[path] if path in staged else self.newest(path)
         if isinstance(write, Put) and write.expect is ABSENT:
             if znode is not None:
-                raise ConflictError(f"{path} exists already")
+                raise ConflictError(f"znode {path} exists already")
             if not self._exists(_parent(path), staged):
-                raise ConflictError(f"{path} does not exist (or its parent does not)")
+                raise ConflictError(f"znode {path} does not exist (or its parent does not)")
             owner = session if write.path.row.lifetime == "ephemeral" else 0
             zxid = self.zxid + 1
             staged[path] = Znode(write.value, 0, owner, zxid, zxid)
             return staged[path]
         if znode is None:
-            raise ConflictError(f"{path} does not exist (or its parent does not)")
+            raise ConflictError(f"znode {path} does not exist (or its parent does not)")
         if not self.expectation_holds(write, znode):
-            raise ConflictError(f"{path} was changed by someone else")
+            raise ConflictError(f"znode {path} was changed by someone else")
         if isinstance(write, Put):
             staged[path] = Znode(
                 write.value, znode.version + 1, znode.session, znode.created, self.zxid + 1
@@ -144,7 +144,7 @@ class Ensemble:
             return staged[path]
         if isinstance(write, Remove):
             if any(self._exists(f"{path}/{name}", staged) for name in self._below.get(path, ())):
-                raise ConflictError(f"{path} still has children")
+                raise ConflictError(f"znode {path} still has children")
             staged[path] = None
         return None
 

@@ -94,7 +94,7 @@ def test_no_sink_may_write_into_the_data_directory_of_its_node_or_around_it(tmp_
     places = [f"{data}{path}" for path in inside] + [f"{tmp_path}{path}" for path in around]
     for place in (*places, f"file://{data}", f"/{data}", f"{data}//.", "//"):
         for part in sinks(place):
-            with pytest.raises(UserError, match="data directory of the node"):
+            with pytest.raises(UserError, match="the node's data directory"):
                 require_outside(data, part)
 
 

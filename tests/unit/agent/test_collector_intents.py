@@ -318,7 +318,7 @@ def test_intent_that_does_not_follow_the_acks_is_reported_and_not_written() -> N
     assert found
     moved = records.Ack(epoch=1, offset=found.value.offset + 1)
     store.commit([Put(paths.ack(FLOW, "main", name), moved, found.version)])
-    with pytest.raises(CorruptError, match=r"the batch 1 was decided and reads web.n1"):
+    with pytest.raises(CorruptError, match=r"has batch 1, which reads partition web.n1"):
         world.collect(2)
     assert world.target.rows == []
 

@@ -259,7 +259,7 @@ def test_damage_behind_the_ack_stops_no_journal(
     partitions.stop(UnreadableError(BAD, 70, "bad"))
     assert partitions.of({BAD: 71, GOOD: 20}) == servers.reach
     assert partitions.trouble is None
-    assert "acked before it was read" in caplog.text
+    assert "it was acked and then could not be read" in caplog.text
 
 
 def test_damage_of_a_journal_that_left_the_task_is_forgotten(

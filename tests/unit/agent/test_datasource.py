@@ -83,7 +83,7 @@ def test_option_names_are_case_insensitive() -> None:
         ({"maxEventsPerBatch": "0"}, "1 or more"),
         ({"failOnDataLoss": "no"}, "true or false"),
         ({"cursor": "a b"}, "cursor 'a b'"),
-        ({"cursor": "main"}, "take another name"),
+        ({"cursor": "main"}, "choose another name"),
         ({"path": "/x"}, 'no option "path"'),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_replay_that_has_not_ended_keeps_its_files(flow: Flow) -> None:
     assert not later.exists()
     replay = flow.store.read(paths.revision("web-replay-1", "1"))
     assert replay is not None
-    with pytest.raises(UserError, match="name that one"):
+    with pytest.raises(UserError, match="name that flow"):
         flow.limits.apply(check_flow(replay.value.text))
 
 

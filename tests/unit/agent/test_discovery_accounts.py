@@ -148,7 +148,7 @@ def test_views_read_the_accounts_of_discovery(store: FakeStore, told_by: Partiti
         offsets(store, ask_discovery, "audit", [P], "latest")
     with JournalClient(server.address) as client:
         assert client.counters() == []
-        with pytest.raises(UnavailableError, match="not managed here"):
+        with pytest.raises(UnavailableError, match="no discovery task of flow"):
             client.offsets("other", [P], "latest")
 
 

@@ -192,7 +192,7 @@ def test_task_or_partition_that_is_not_at_work_is_named(store: FakeStore, fault:
             "waiting": "task collect.1 is waiting",
             "dead": "task collect.0 does not run on node n1",
             "failed": "task collect.0 does not run on node n1",
-            "silent": f"the end of {NAMES[2]} is unknown (1 partitions in all)",
+            "silent": f"the end of partition {NAMES[2]} is unknown (1 such partitions)",
         }[fault],
     )
 

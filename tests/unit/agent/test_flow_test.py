@@ -148,9 +148,9 @@ def test_case_names_its_branch(run: Run, tmp_path: Path) -> None:
 """
     assert run(bad).stdout == "1 case, none failed\n"
     result = run(bad + "  - {name: b, input: [], count: 0}\n")
-    assert "cases[1]: name a branch: the flow has no sinks of its own, only bad" in result.stderr
+    assert "cases[1]: set `branch`: the flow has no sinks outside of branches bad" in result.stderr
     result = run(bad + "  - {name: b, branch: bat, input: [], count: 0}\n")
-    assert 'cases[1]: no branch bat with sinks; did you mean "bad"?' in result.stderr
+    assert 'cases[1]: the flow has no branch bat with sinks; did you mean "bad"?' in result.stderr
 
 
 def test_dead_letters_are_counted(run: Run, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_dead_letters_are_counted(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("{name: a, input: []}", "line 3: cases[0]: nothing is expected: set expect, count"),
+        ("{name: a, input: []}", "line 3: cases[0]: the case expects nothing: set expect, count"),
         ("{name: a, inputs: [], count: 1}", 'did you mean "input"?'),
         ("{name: a, input: [{host: b}], count: 1}", "expected either body or body_base64"),
         ("{name: a, input: [{body_base64: '!'}], count: 1}", "expected base64; found"),

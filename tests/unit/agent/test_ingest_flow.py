@@ -358,7 +358,7 @@ def test_a_damaged_journal_is_not_served_nor_replaced(tmp_path: Path) -> None:
 
 def test_unusable_directory_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot use the directory"):
+    with pytest.raises(UserError, match="cannot use the data directory"):
         JournalStore(tmp_path / "file", "n")
 
 

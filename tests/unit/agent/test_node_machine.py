@@ -405,7 +405,7 @@ def test_child_held_by_its_disk_is_given_more_time(machine: Machine, clock: Cloc
     assert pass_time(machine, clock, 299.0, held, alive(COLLECT)) == []
     assert pass_time(machine, clock, 5.0, alive(WORKER), alive(COLLECT)) == []
     told = pass_time(machine, clock, 302.0, held, alive(COLLECT))
-    assert told == [Kill(WORKER, "hung: held for 300 s: disk: f.n.0.a")]
+    assert told == [Kill(WORKER, "hung: it could not work for 300 s: disk: f.n.0.a")]
     causes = [step.cause for step in machine.story if step.event == "alive"]
     assert causes == ["held: disk: f.n.0.a", "resumed", "held: disk: f.n.0.a"]
 
@@ -418,7 +418,7 @@ def test_child_held_by_one_cause_after_another_goes_on(machine: Machine, clock: 
         assert pass_time(machine, clock, 60.0, held, alive(COLLECT)) == []
     assert machine.status.problems == {WORKER: "held: disk: journal f.n.0.1"}
     last = pass_time(machine, clock, 242.0, held, alive(COLLECT))
-    assert last == [Kill(WORKER, "hung: held for 300 s: disk: journal f.n.0.1")]
+    assert last == [Kill(WORKER, "hung: it could not work for 300 s: disk: journal f.n.0.1")]
 
 
 def test_child_that_hangs_repeatedly_is_restarted_with_growing_delays(

@@ -350,7 +350,9 @@ def test_copy_of_a_data_directory_is_refused_when_another_process_went_on(
     Registration(FakeStore(cluster), identity(), DISK).register()
     copy = copy_of(DISK)
     Registration(FakeStore(cluster), identity(), DISK).register()
-    with pytest.raises(SupplantedError, match=r"number 1, and start 2.*used last"):
+    with pytest.raises(
+        SupplantedError, match=r"number 1 was the last with it, and start 2.*used last"
+    ):
         Registration(FakeStore(cluster), identity(), copy).register()
     Registration(FakeStore(cluster), identity(), DISK).register()
 

@@ -303,7 +303,7 @@ def test_replica_whose_time_is_over_is_superseded_and_has_not_failed(
     world.until(lambda: old.said[TASK].state == "stopped")
     assert "failed" not in old.states
     assert old.said[TASK].epoch_seen == world.acked.epoch
-    assert world.ended() == [(old.name, "failed", f"{old.name} is down")]
+    assert world.ended() == [(old.name, "failed", f"node {old.name} is down")]
 
 
 def test_task_that_read_everything_is_not_reported_failed(world: World) -> None:

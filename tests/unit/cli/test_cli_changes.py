@@ -245,7 +245,7 @@ def test_concurrent_change_by_someone_else_is_a_conflict(
     Shell(store.tree).run("flow", "apply", write_flow())
     result = Meddler(store.tree).run("flow", "apply", write_flow(FLOW + "#\n"))
     assert result.exit_code == 3
-    assert result.stderr == "flumeng: /flows/web was changed by someone else\n"
+    assert result.stderr == "flumeng: znode /flows/web was changed by someone else\n"
     assert store.children(paths.revisions("web")) == ["1"]
 
 

@@ -293,7 +293,7 @@ def test_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> None:
         "flow dead replay web as web-replay-1: 1 dead letter"
     ]
     refused = flow.shell.run("flow", "dead", "list", "web-replay-1")
-    assert (refused.exit_code, "name that one" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "name that flow" in refused.stderr) == (2, True)
 
 
 def test_warning_when_other_sinks_have_the_events_already(flow: Flow) -> None:

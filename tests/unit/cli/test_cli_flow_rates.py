@@ -126,7 +126,7 @@ def test_counters_are_summed_over_the_workers_of_a_node(shell: Shell) -> None:
 def test_counters_show_the_cause_and_duration_of_a_held_source(shell: Shell) -> None:
     """Of two workers, that which has been held for longest."""
     full = {"held_by": "journal full: 1.0 GiB of 1.0 GiB", "held_seconds": 41.3}
-    choked = {"held_by": "choked: 1.0 MiB a second", "held_seconds": 7.0}
+    choked = {"held_by": "rate limit: 1.0 MiB a second", "held_seconds": 7.0}
     free = {"held_by": "", "held_seconds": 0.0}
     shell.counted = {
         "n1:1": [counted("web", "tail", unread_bytes=5) | choked],

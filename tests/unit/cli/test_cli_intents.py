@@ -114,7 +114,7 @@ def test_owner_whose_batch_was_given_up_cannot_ack_it(
 def test_ack_in_a_decided_batch_is_not_advanced(shell: Shell, store: FakeStore) -> None:
     refused = shell.run("ack", "advance", A)
     assert refused.exit_code == 3
-    assert "is in batch 1, which web/collect.0 has decided to write" in refused.stderr
+    assert "is in batch 1, which task web/collect.0 has decided to write" in refused.stderr
     assert "`flumeng ack drop web collect.0`" in refused.stderr
     found = store.read(paths.ack("web", "main", A))
     assert found

@@ -497,7 +497,8 @@ def test_unreported_change_is_not_reported_reverted(pushing: Pushing) -> None:
     pushing.applied()
     pushing.sites.trees["s1"].znodes[f"{paths.push()}/{0:010d}"].data = b"damaged"
     back = pushing.run("rollback", "--yes")
-    assert (back.exit_code, "s1\tfailed\tthe changes of its pushes" in back.stdout) == (1, True), (
-        back.output
-    )
+    assert (back.exit_code, "s1\tfailed\tthe changes of the site's pushes" in back.stdout) == (
+        1,
+        True,
+    ), back.output
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None, WEB, None]

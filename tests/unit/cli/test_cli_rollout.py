@@ -146,15 +146,15 @@ def test_flow_that_rolled_back_shows_the_reason_until_the_next_apply(cluster: Cl
     assert set(revisions(shell).values()) == {(1, 1)}
     shown = shell.run("flow", "show", "web").stdout
     assert "revision 1 by ann" in shown
-    assert "it went back to this revision: web/" in shown
+    assert "it went back to this revision: task web/" in shown
     assert "failed with revision 2: no such table" in shown
     status = shell.run("status")
     assert status.exit_code == 1
-    assert "- flow web went back to revision 1 by itself: web/" in status.stdout
+    assert "- flow web went back to revision 1 by itself: task web/" in status.stdout
     assert "no such table\n  correct the file and apply it" in status.stdout
     waiting = shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 60)
     assert (waiting.exit_code, cluster.shell.seconds) == (1, 0)
-    assert waiting.stderr.startswith("flumeng: flow web went back to revision 1: web/")
+    assert waiting.stderr.startswith("flumeng: flow web went back to revision 1: task web/")
     assert [row["revision"] for row in shell.json("flow", "history", "web")] == [1, 2]
     entries = [cluster.store.read(paths.audit(n)) for n in cluster.store.children(paths.audits())]
     assert any(e and "rollout of revision 2 goes back to 1" in e.value.command for e in entries)
@@ -315,4 +315,4 @@ def test_rollout_without_progress_rolls_back_and_shows_why() -> None:
     clock.now += 20.0
     cluster.settle()
     said = cluster.shell.run("flow", "rollout", "status", "web").stdout
-    assert "went back to revision 1: revision 2 made no progress for 60 s: web/collect" in said
+    assert "went back to revision 1: revision 2 made no progress for 60 s: task web/collect" in said

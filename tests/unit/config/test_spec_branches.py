@@ -119,7 +119,7 @@ branches:
 """
     found = problems(twice)
     assert found == [
-        ("branches[1].sinks[0].files.path", "branches[0].sinks[0].files already has /data")
+        ("branches[1].sinks[0].files.path", "/data is already used by branches[0].sinks[0].files")
     ]
     (weak,) = problems("delivery: exactly-once\nbranches: [{name: a, sinks: [noop]}]\n")
     assert weak[0] == "branches[0].sinks[0].noop"

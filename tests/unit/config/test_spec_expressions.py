@@ -45,7 +45,7 @@ def test_expression_cannot_read_anything_outside_of_its_event(text: str, said: s
     ("text", "said"),
     [
         ("", "expected an expression"),
-        ("severity", "expected a condition, but this is a integer"),
+        ("severity", "expected a condition, but the expression is a integer"),
         ("severty < 4", 'no column "severty"; did you mean "severity"?'),
         ("severity <=", "not an expression in Spark SQL"),
         ("'a", "not SQL"),

@@ -384,7 +384,8 @@ dead_letters: {files: {path: "s3a://lake/dead"}}
 """)
     assert spec.dead_letters == Component("sink", "files", Files("s3a://lake/dead"))
     with pytest.raises(
-        SpecError, match=r"dead_letters.files.path: sinks\[0\].files already has s3a://lake"
+        SpecError,
+        match=r"dead_letters.files.path: s3a://lake/web is already used by sinks",
     ):
         parse_flow("""
 flow: web

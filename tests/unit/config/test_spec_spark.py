@@ -48,9 +48,9 @@ def test_setting_is_stored_as_one_equivalent_line(key: str, given: str, kept: st
         ("packages", "[a:b]", "expected Maven coordinates"),
         ("jars", "[lib/x.jar]", "an absolute path or a URL"),
         ("python", "python3", "expected an absolute path"),
-        ("conf", "{spark.sql.ansi.enabled: true}", "flumeng sets this one itself"),
-        ("conf", "{spark.jars: /x.jar}", "flumeng sets this one itself"),
-        ("conf", "{spark.sql.catalogImplementation: hive}", "flumeng sets this one itself"),
+        ("conf", "{spark.sql.ansi.enabled: true}", "flumeng sets this setting itself"),
+        ("conf", "{spark.jars: /x.jar}", "flumeng sets this setting itself"),
+        ("conf", "{spark.sql.catalogImplementation: hive}", "flumeng sets this setting itself"),
         ("conf", "{spark.authenticate.secret: hunter2}", "conf.*: expected a reference to a se"),
         ("conf", "{spark.ssl.keyPassword: 'a${secret:s}'}", "expected a reference to a secret"),
         ("conf", "{spark.sql.catalog.lake.credential: a}", "expected a reference to a secret"),
@@ -74,7 +74,10 @@ def test_settings_of_a_node_override_those_of_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (SparkOptions(master="spark://evil:7077"), "spark://evil:7077: name it in spark.masters"),
+        (
+            SparkOptions(master="spark://evil:7077"),
+            "spark://evil:7077: name it in `spark.masters` there",
+        ),
         (SparkOptions(jars=("/tmp/evil.jar",)), "spark.jars"),
         (SparkOptions(packages=("evil:evil:1",)), "spark.packages"),
         (SparkOptions(python="/tmp/python"), "spark.python"),

@@ -320,7 +320,10 @@ class Unmounted(file_store.LocalFileStore):
         ),
         ("one_of: [noop, nope]", r'sinks\[0\].one_of\[1\]: unknown sink "nope"'),
         ("one_of: {sinks: [noop, noop], backoff_seconds: 1 h}", "at most max_backoff_seconds"),
-        ("first_of: [files: {path: /a}, files: {path: /a}]", r"first_of\[0\].files already has /a"),
+        (
+            "first_of: [files: {path: /a}, files: {path: /a}]",
+            r"/a is already used by .*first_of\[0\].files",
+        ),
         ("first_of: [noop, files: {path: '/a/{b}'}]", r"\[1\].files: the path needs the column b"),
     ],
 )
@@ -353,7 +356,7 @@ def test_a_policy_bounds_the_members(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not allow to write to http://h2"):
         require_allowed(dead, policy, SparkOptions(), tmp_path)
     inside = group("noop", f"files: {{path: {tmp_path}/lake}}")
-    with pytest.raises(UserError, match="data directory of the node"):
+    with pytest.raises(UserError, match="the node's data directory"):
         require_allowed(inside, Policy(), SparkOptions(), tmp_path)
 
 

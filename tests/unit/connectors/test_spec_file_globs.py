@@ -68,7 +68,7 @@ def test_two_sources_must_not_name_one_file_in_braces_either() -> None:
     text = flow("paths: ['/var/log/{a,b}']").replace(
         "sinks", "  - tail: {paths: [/var/log/b]}\nsinks"
     )
-    with pytest.raises(UserError, match="already has /var/log/b"):
+    with pytest.raises(UserError, match="/var/log/b is already used"):
         parse_flow(text)
 
 

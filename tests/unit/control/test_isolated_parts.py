@@ -155,8 +155,8 @@ def problem(text: str) -> str:
         (WITH.replace("  - noop\n", ""), "sinks[0].isolated: all sinks and branches are isolated"),
         (
             WITH + "  - {files: {path: /data/b}, isolated: true}\n",
-            "line 6: sinks[2].isolated: sinks[1] would be the flow web~files too: put it into a "
-            "branch with a name of its own",
+            "line 6: sinks[2].isolated: this part and sinks[1] would both be named web~files: put "
+            "it into a branch with a name of its own",
         ),
         (
             WITH + "branches: [{name: a, sinks: [{noop: , isolated: true}]}]\n",

@@ -95,7 +95,7 @@ def test_lost_race_is_retried(cluster: FakeTree) -> None:
     other = Master(FakeStore(cluster), "m2")
     racing = ScriptedStore(cluster, before_commit=once(other.tick, concerns(paths.plan(flow))))
     master = Master(racing, "m1")
-    assert master.tick() == f"retrying after a conflict: /flows/{flow}/plan exists already"
+    assert master.tick() == f"retrying after a conflict: znode /flows/{flow}/plan exists already"
     settle(master, other)
     assert tasks(store, "n1") == {f"{flow}/ingest.n1", f"{flow}/collect.0"}
 
@@ -403,7 +403,7 @@ def test_journals_stay_with_a_task_until_its_decided_batch_is_finished(cluster: 
     master = Master(store, "m")
     master.tick()
     said = master.tick()
-    assert "journals stay with web/collect.1 until batches are finished" in said
+    assert "journals stay with task web/collect.1 until its batches are finished" in said
     plan = read_plan(store, "web")
     assert plan
     kept = plan.value.tasks["collect.1"]

@@ -73,7 +73,7 @@ def test_task_that_begins_and_continues_has_not_ended() -> None:
 
 def test_task_whose_node_is_gone_has_failed() -> None:
     lost = settle(change(cluster(), "n0", live=False, down=True))
-    assert told(lost) == [("collect.0", "n0", 1, "failed", "n0 is down")]
+    assert told(lost) == [("collect.0", "n0", 1, "failed", "node n0 is down")]
     assert lost.flows["f"].plan.ended[0].time == NOW
 
 
@@ -87,7 +87,7 @@ def test_drained_task_was_stopped_and_keeps_the_reason() -> None:
     settled = cluster()
     record = replace(settled.nodes["n0"].record, desired="draining")
     drained = settle(change(settled, "n0", record=record))
-    assert told(drained) == [("collect.0", "n0", 1, "stopped", "n0 may no longer run it")]
+    assert told(drained) == [("collect.0", "n0", 1, "stopped", "node n0 may no longer run it")]
 
 
 def test_task_taken_past_the_drain_limit_notes_it() -> None:
@@ -96,7 +96,13 @@ def test_task_taken_past_the_drain_limit_notes_it() -> None:
     marked = settle(change(settled, "n0", record=record), obedient=False)
     taken = settle(replace(marked, overdue=frozenset({"f/collect.0"})), obedient=False)
     assert told(taken) == [
-        ("collect.0", "n0", 1, "stopped", "n0 may no longer run it; n0 did not release it in time")
+        (
+            "collect.0",
+            "n0",
+            1,
+            "stopped",
+            "node n0 may no longer run it; node n0 did not release it in time",
+        )
     ]
 
 

@@ -237,7 +237,9 @@ def test_journal_without_its_key_is_not_read_or_written_and_loses_nothing(
     monkeypatch.delenv("FLUMENG_SECRET_JOURNAL_KEY")
     journal = Journal.open(directory)
     key_id = Key.parse(OLD, "").id
-    with pytest.raises(KeyMissingError, match=f"encrypted with key {key_id}, which is not here"):
+    with pytest.raises(
+        KeyMissingError, match=f"encrypted with key {key_id}, which this node lacks"
+    ):
         next(journal.read_frames(0, 1))
     with pytest.raises(KeyMissingError, match="there is no secret journal-key"):
         next(journal.read_frames(0, 1))

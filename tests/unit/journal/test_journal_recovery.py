@@ -255,7 +255,7 @@ def empty(segments: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
-        (missing, "one is missing"),
+        (missing, "is missing"),
         (missing_first, "floor, 0, is missing"),
         (missing_last, "synced end, [0-9]+, is missing"),
         (shorter, "sealed with"),
@@ -305,7 +305,7 @@ def test_i17_checkpoint_of_an_earlier_opening_is_refused(tmp_path: Path) -> None
     journal.append(numbered_events(2 * ROWS, ROWS))
     journal.close()
     (path / checkpoints.NAME).write_bytes(older)
-    check_refused(path, match="older than the events")
+    check_refused(path, match="but the checkpoint is of term")
 
 
 def test_a_journal_of_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_bytes_that_all_taps_read_in_a_second_are_bounded(journal: MemoryJournal
     one = read(found, journal)
     assert one < journal.bytes
     total = one
-    with pytest.raises(TapsBusyError, match="taps already read 100000 bytes a second here"):
+    with pytest.raises(TapsBusyError, match="taps already read 100000 bytes/s from this node"):
         for _ in range(100):
             total += read(found, journal)
     assert 100_000 <= total <= 100_000 + one
@@ -70,7 +70,7 @@ def test_number_of_taps_reading_at_once_is_bounded(journal: MemoryJournal) -> No
     running = [found.windows(journal, 0, EVENTS) for _ in range(taps.READS_AT_ONCE)]
     for windows in running:
         next(windows)
-    with pytest.raises(TapsBusyError, match="taps already read here"):
+    with pytest.raises(TapsBusyError, match="taps already read from this node"):
         next(found.windows(journal, 0, EVENTS))
     del running[0], windows
     assert next(found.windows(journal, 0, EVENTS))

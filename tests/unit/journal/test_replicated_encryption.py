@@ -330,7 +330,7 @@ def test_readers_of_another_process_wait_and_the_problem_is_reported(world: Worl
     search(led)
     server = JournalServer("127.0.0.1", journals=lambda: {NAME: led})
     with JournalClient(server.address) as client:
-        with pytest.raises(Exception, match="which is not here") as refused:
+        with pytest.raises(Exception, match="which this node lacks") as refused:
             list(client.read(NAME, 0, 10))
         assert type(refused.value).__name__ == "UnavailableError"
         account = client.accounts()[NAME]
