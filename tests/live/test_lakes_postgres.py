@@ -10,9 +10,10 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from flumeng.connectors.api.sink import BatchId
-from flumeng.connectors.lakehouse import tables
-from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse import group_commit
+from flumeng.connectors.lakehouse.iceberg import IcebergSink, IcebergTable
 from flumeng.connectors.lakehouse.options import Catalog, Iceberg
+from flumeng.connectors.lakehouse.tables import Caller, TableSink
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own
 from tests.testkit.servers.postgres import RealPostgres
@@ -33,14 +34,17 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPostgres]:
 
 
 def test_killed_and_frozen_catalog_takes_each_batch_once(
-    server: RealPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RealPostgres, tmp_path: Path
 ) -> None:
     need_own(server)
     uri = f"postgresql://{server.username}@{server.host}:{server.port}/{server.database}"
     catalog = Catalog("sql", uri, warehouse=f"file://{tmp_path}/lake", password="${secret:catalog}")
-    sink = IcebergSink(Iceberg(catalog, "web.events"), TASK)
+    options = Iceberg(catalog, "web.events")
+    impatient = Caller(answer_seconds=3.0)
+    sinks: list[TableSink] = [IcebergSink(options, TASK)]
+    sinks.append(TableSink(IcebergTable(options), group_commit.of(options), TASK, impatient))
 
-    def commit(number: int) -> None:
+    def commit(number: int, sink: TableSink = sinks[0]) -> None:
         events = pa.table({"n": pa.array([number], pa.int64())})
         show = sink.written(staged(sink, events)).commit
         assert show
@@ -53,12 +57,10 @@ def test_killed_and_frozen_catalog_takes_each_batch_once(
     assert server.password not in str(told.value)
     server.start()
     commit(2)
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 3.0)
     server.freeze()
     with pytest.raises(UnavailableError, match="did not respond within 3 s"):
-        commit(3)
+        commit(3, sinks[1])
     server.thaw()
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
     retry(lambda: commit(3), UnavailableError, "what hung has not ended", seconds=30)
     commit(3)
     read = uri.replace("@", f":{server.password}@").replace(":", "+psycopg2:", 1)

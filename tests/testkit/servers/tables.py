@@ -11,11 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision
-from flumeng.connectors.lakehouse.delta import DeltaSink
+from flumeng.connectors.lakehouse.delta import DeltaLake, DeltaSink
 from flumeng.connectors.lakehouse.group_commit import GroupCommit
-from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.iceberg import IcebergSink, IcebergTable
 from flumeng.connectors.lakehouse.options import Catalog, Delta, Evolution, Iceberg
-from flumeng.connectors.lakehouse.tables import TableSink
+from flumeng.connectors.lakehouse.tables import Table, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 
 TASK = TaskRevision("web", "collect.0", 1)
@@ -26,6 +26,9 @@ class Lake(Protocol):
     """A table of one format in a directory, and its content for other readers."""
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink: ...
+
+    def our_table(self) -> Table:
+        """The table that a sink writes to."""
 
     def rows(self) -> pa.Table: ...
 
@@ -45,6 +48,9 @@ class DeltaDirectory:
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
         return DeltaSink(Delta(self.place, by, schema), task)
+
+    def our_table(self) -> Table:
+        return DeltaLake(Delta(self.place))
 
     def rows(self) -> pa.Table:
         return DeltaTable(self.place).to_pyarrow_table()
@@ -66,6 +72,9 @@ class IcebergDirectory:
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
         return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), task)
+
+    def our_table(self) -> Table:
+        return IcebergTable(Iceberg(self.catalog, "web.events"))
 
     def table(self) -> Any:
         uri, warehouse = self.catalog.uri, self.catalog.warehouse

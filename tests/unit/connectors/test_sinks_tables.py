@@ -27,11 +27,11 @@ from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Sin
 from flumeng.connectors.files import open_files
 from flumeng.connectors.lakehouse import delta, iceberg, iceberg_snapshots, table_files, tables
 from flumeng.connectors.lakehouse.delta import DeltaSink
-from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
 from flumeng.connectors.lakehouse.options import Catalog, Delta, Iceberg, Snapshots
 from flumeng.connectors.lakehouse.table_files import Layout
-from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
+from flumeng.connectors.lakehouse.tables import Caller, OvertakenError, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from tests.testkit.collector import TASK
@@ -422,38 +422,33 @@ class Hanging:
         return [] if self.answer.wait(60) else additions
 
 
-def test_hanging_call_is_not_waited_for_and_forgotten_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_call_is_not_waited_for_and_forgotten_in_the_end(tmp_path: Path) -> None:
     table: Any = Hanging()
-    sink = TableSink(table, object(), TASK)
+    call = Caller(answer_seconds=0.05)
+    sink = TableSink(table, GroupCommit(), TASK, call)
     commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.05)
     with pytest.raises(UnavailableError, match="did not respond"):
         commit(batch(1))
     with pytest.raises(UnavailableError, match="has not responded for"):
         commit(batch(1))
     assert table.calls == 1
-    monkeypatch.setattr(tables, "FORGET_SECONDS", 0.0)
     table.answer.set()
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
+    call.answer_seconds, call.forget_seconds = 20.0, 0.0
     commit(batch(1))
     assert table.calls == 2
 
 
-def test_commit_that_is_always_overtaken_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "PAUSE_SECONDS", 0.0)
-    table: Any = Hanging()
-
-    def overtaken(_additions: Any) -> bool:
-        table.calls += 1
+class Overtaken(Hanging):
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
+        del additions
+        self.calls += 1
         raise OvertakenError("somebody was first")
 
-    monkeypatch.setattr(table, "add", overtaken)
-    sink = TableSink(table, object(), TASK)
+
+def test_commit_that_is_always_overtaken_is_given_up(tmp_path: Path) -> None:
+    table: Any = Overtaken()
+    sink = TableSink(table, GroupCommit(), TASK, Caller(pause_seconds=0.0))
     commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
     with pytest.raises(UnavailableError, match=r"first 12 times: somebody was first"):
