@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,7 +18,7 @@ from flumeng.connectors.api import chunks
 from flumeng.connectors.api.dead_letters import Refuse
 from flumeng.connectors.api.sink import BatchTooWideError, Row
 from flumeng.connectors.files.formats import ParquetFile
-from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
+from flumeng.connectors.files.open_files import GATHERED_BYTES, OpenFiles
 from flumeng.connectors.lakehouse import partitions
 from flumeng.connectors.lakehouse.partitions import Partition, Values
 from flumeng.filters.refused_times import refused
@@ -76,13 +76,15 @@ class WriteFiles:
     """Stage that writes a split to files, one row each; a row without a path: too many files."""
 
     layout: Layout
+    gathered_bytes: int = GATHERED_BYTES
+    open_files: Callable[[], OpenFiles[Values, _OpenFile]] = OpenFiles
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         store, directory = open_store(self.layout.directory, self.layout.secrets.__getitem__)
-        files = _Files(self.layout, store, directory)
-        for events in chunks.tables(self._bounded(batches, refuse), GATHERED_BYTES):
+        files = _Files(self, store, directory)
+        for events in chunks.tables(self._bounded(batches, refuse), self.gathered_bytes):
             try:
                 files.write(_cast(events, self.layout.schema))
             except OSError as error:
@@ -125,7 +127,8 @@ class Unreachable:
 def read(rows: Sequence[Row]) -> list[TableFile]:
     """Return the files written by all splits. Raises BatchTooWideError for too many files."""
     if any(row["path"] is None for row in rows):
-        raise BatchTooWideError(f"over {MOST_FILES} files in one split: partition_by is too fine")
+        most = OpenFiles.most_files
+        raise BatchTooWideError(f"over {most} files in one split: partition_by is too fine")
     return [
         TableFile(
             row["path"],
@@ -142,11 +145,11 @@ def read(rows: Sequence[Row]) -> list[TableFile]:
 class _Files:
     """A split's open files, by partition values."""
 
-    def __init__(self, layout: Layout, store: FileStore, directory: str) -> None:
-        self._layout = layout
+    def __init__(self, stage: WriteFiles, store: FileStore, directory: str) -> None:
+        self._layout = stage.layout
         self._store = store
         self._directory = directory
-        self._files: OpenFiles[Values, _OpenFile] = OpenFiles()
+        self._files = stage.open_files()
 
     @property
     def too_many(self) -> bool:

@@ -27,7 +27,7 @@ class Lake(Protocol):
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink: ...
 
-    def our_table(self) -> Table:
+    def our_table(self, *by: str) -> Table:
         """The table that a sink writes to."""
 
     def rows(self) -> pa.Table: ...
@@ -49,8 +49,8 @@ class DeltaDirectory:
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
         return DeltaSink(Delta(self.place, by, schema), task)
 
-    def our_table(self) -> Table:
-        return DeltaLake(Delta(self.place))
+    def our_table(self, *by: str) -> Table:
+        return DeltaLake(Delta(self.place, by))
 
     def rows(self) -> pa.Table:
         return DeltaTable(self.place).to_pyarrow_table()
@@ -73,8 +73,8 @@ class IcebergDirectory:
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
         return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), task)
 
-    def our_table(self) -> Table:
-        return IcebergTable(Iceberg(self.catalog, "web.events"))
+    def our_table(self, *by: str) -> Table:
+        return IcebergTable(Iceberg(self.catalog, "web.events", by))
 
     def table(self) -> Any:
         uri, warehouse = self.catalog.uri, self.catalog.warehouse

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ from pyiceberg.types import StringType
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.connectors.api.dead_letters import RefusedError
-from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Sink, Written
-from flumeng.connectors.files import open_files
-from flumeng.connectors.lakehouse import delta, iceberg, iceberg_snapshots, table_files, tables
+from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Row, Sink, Written
+from flumeng.connectors.files.open_files import OpenFiles
+from flumeng.connectors.lakehouse import delta, iceberg, iceberg_snapshots, tables
 from flumeng.connectors.lakehouse.delta import DeltaSink
 from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
 from flumeng.connectors.lakehouse.options import Catalog, Delta, Iceberg, Snapshots
-from flumeng.connectors.lakehouse.table_files import Layout
+from flumeng.connectors.lakehouse.table_files import Layout, WriteFiles
 from flumeng.connectors.lakehouse.tables import Caller, OvertakenError, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
@@ -382,28 +383,31 @@ def test_delta_feature_unknown_to_the_library_is_refused_without_orphans(
     assert list(Path(lake.place).rglob("*.parquet")) == []
 
 
-def test_least_recently_used_partition_files_are_closed_first(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_files, "OPEN_FILES", 2)
-    monkeypatch.setattr(table_files, "GATHERED_BYTES", 1)
-    sink = lake.sink("host")
-    parts = [events(b"x", host=host) for host in "abacaba"]
-    found = staged(sink, pa.concat_tables(parts))
+def written_by(write: WriteFiles, rows: pa.Table) -> list[Row]:
+    def refuse(_events: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        raise AssertionError(reasons)
+
+    return [row for out in write(iter(rows.to_batches()), refuse) for row in out.to_pylist()]
+
+
+def test_least_recently_used_partition_files_are_closed_first(lake: Lake) -> None:
+    rows = pa.concat_tables([events(b"x", host=host) for host in "abacaba"])
+    layout = lake.our_table("host").prepare(rows.schema)
+    found = written_by(WriteFiles(layout, 1, partial(OpenFiles, most_open=2)), rows)
     assert sorted((str(row["path"])[5], row["events"]) for row in found) == [
         ("a", 4), ("b", 1), ("b", 1), ("c", 1),
     ]  # fmt: skip
 
 
-def test_too_fine_partitioning_makes_the_batch_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_fine_partitioning_makes_the_batch_smaller(tmp_path: Path) -> None:
     """And does not write a file for each value before that is reported."""
-    monkeypatch.setattr(open_files, "MOST_FILES", 10)
-    sink = DeltaDirectory(tmp_path).sink("host")
+    lake = DeltaDirectory(tmp_path)
     rows = pa.concat_tables([events(b"x", host=f"h{n}") for n in range(200)]).combine_chunks()
+    write = WriteFiles(
+        lake.our_table("host").prepare(rows.schema), open_files=partial(OpenFiles, most_files=10)
+    )
     with pytest.raises(BatchTooWideError, match="too fine"):
-        sink.written(staged(sink, rows))
+        lake.sink("host").written(written_by(write, rows))
     assert len(list(tmp_path.rglob("*.parquet"))) == 11
 
 
