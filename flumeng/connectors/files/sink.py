@@ -91,7 +91,7 @@ class StageFiles:
                 files.write(events)
             except OSError as error:
                 raise store.explained(error) from error
-            if files.too_many:
+            if files.open.too_many:
                 yield _done([(None, None, 0, 0)])
                 return
         try:
@@ -109,26 +109,22 @@ class _StagedFiles:
         self._store = store
         self._directory = path
         self._path = PatternPath(stage.options.location)
-        self._files = stage.open_files()
+        self.open = stage.open_files()
         self._targets: set[str] = set()
 
-    @property
-    def too_many(self) -> bool:
-        return self._files.too_many
-
     def write(self, events: pa.Table) -> None:
-        for directory, part in self._files.in_order(self._path.split(events)):
-            if self.too_many:
+        for directory, part in self.open.in_order(self._path.split(events)):
+            if self.open.too_many:
                 return
             rows = plain(part) if self._options.columns == "flat" else part
             self._targets.add(directory)
-            file = self._files.get(directory, partial(self._new, directory, rows.schema))
+            file = self.open.get(directory, partial(self._new, directory, rows.schema))
             file.write(rows, refused(part))
             if file.output.tell() >= self._options.roll.bytes:
-                self._files.close(directory)
+                self.open.close(directory)
 
     def finish(self) -> list[tuple[str, str, int, int]]:
-        files = self._files.close_all()
+        files = self.open.close_all()
         rows = [(file.source, file.target, file.events, file.refused) for file in files]
         if self._options.marker:
             rows += [self._mark(directory) for directory in self._targets]

@@ -195,7 +195,4 @@ _lock = threading.Lock()
 def of(table: Hashable) -> GroupCommit:
     """Return this process's group commit for a table, given by its address and options."""
     with _lock:
-        commits = _of_tables.get(table)
-        if commits is None:
-            commits = _of_tables[table] = GroupCommit()
-        return commits
+        return _of_tables.setdefault(table, GroupCommit())

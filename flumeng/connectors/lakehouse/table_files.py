@@ -89,7 +89,7 @@ class WriteFiles:
                 files.write(_cast(events, self.layout.schema))
             except OSError as error:
                 raise store.explained(error) from error
-            if files.too_many:
+            if files.open.too_many:
                 yield pa.RecordBatch.from_pylist([{}], WRITTEN_SCHEMA)
                 return
         try:
@@ -149,21 +149,17 @@ class _Files:
         self._layout = stage.layout
         self._store = store
         self._directory = directory
-        self._files = stage.open_files()
-
-    @property
-    def too_many(self) -> bool:
-        return self._files.too_many
+        self.open = stage.open_files()
 
     def write(self, events: pa.Table) -> None:
         parts = partitions.split(events, self._layout.partitions)
-        for values, rows in self._files.in_order(parts):
-            if self.too_many:
+        for values, rows in self.open.in_order(parts):
+            if self.open.too_many:
                 return
-            self._files.get(values, partial(self._new, values)).write(rows)
+            self.open.get(values, partial(self._new, values)).write(rows)
 
     def finish(self) -> list[_OpenFile]:
-        files = self._files.close_all()
+        files = self.open.close_all()
         for directory in {file.directory for file in files}:
             self._store.sync(directory)
         return files
