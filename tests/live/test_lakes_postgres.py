@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from flumeng.connectors.api.sink import BatchId
-from flumeng.connectors.lakehouse import group_commit
-from flumeng.connectors.lakehouse.iceberg import IcebergSink, IcebergTable
+from flumeng.connectors.lakehouse.group_commit import GroupCommit
+from flumeng.connectors.lakehouse.iceberg import IcebergTable
 from flumeng.connectors.lakehouse.options import Catalog, Iceberg
 from flumeng.connectors.lakehouse.tables import Caller, TableSink
 from flumeng.platform.errors import UnavailableError, UserError
@@ -40,11 +40,10 @@ def test_killed_and_frozen_catalog_takes_each_batch_once(
     uri = f"postgresql://{server.username}@{server.host}:{server.port}/{server.database}"
     catalog = Catalog("sql", uri, warehouse=f"file://{tmp_path}/lake", password="${secret:catalog}")
     options = Iceberg(catalog, "web.events")
-    impatient = Caller(answer_seconds=3.0)
-    sinks: list[TableSink] = [IcebergSink(options, TASK)]
-    sinks.append(TableSink(IcebergTable(options), group_commit.of(options), TASK, impatient))
+    call = Caller()
+    sink = TableSink(IcebergTable(options), GroupCommit(), TASK, call)
 
-    def commit(number: int, sink: TableSink = sinks[0]) -> None:
+    def commit(number: int) -> None:
         events = pa.table({"n": pa.array([number], pa.int64())})
         show = sink.written(staged(sink, events)).commit
         assert show
@@ -57,10 +56,12 @@ def test_killed_and_frozen_catalog_takes_each_batch_once(
     assert server.password not in str(told.value)
     server.start()
     commit(2)
+    call.answer_seconds = 3.0
     server.freeze()
     with pytest.raises(UnavailableError, match="did not respond within 3 s"):
-        commit(3, sinks[1])
+        commit(3)
     server.thaw()
+    call.answer_seconds = 20.0
     retry(lambda: commit(3), UnavailableError, "what hung has not ended", seconds=30)
     commit(3)
     read = uri.replace("@", f":{server.password}@").replace(":", "+psycopg2:", 1)

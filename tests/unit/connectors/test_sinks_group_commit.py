@@ -267,11 +267,11 @@ class Hanging:
 def test_table_that_hangs_fails_all_members_in_time(lake: Lake, patient: GroupCommit) -> None:
     answer = threading.Event()
     tables: list[Any] = [Hanging(lake.our_table(), answer) for _ in range(3)]
-    writers = [
-        TableSink(table, patient, task(n), Caller(answer_seconds=0.5))
-        for n, table in enumerate(tables)
-    ]
+    calls = [Caller() for _ in tables]
+    writers = [TableSink(tables[n], patient, task(n), calls[n]) for n in range(3)]
     commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
+    for call in calls:
+        call.answer_seconds = 0.5
     assert all(isinstance(error, UnavailableError) for error in at_once(commits))
     answer.set()
     writers = sinks(lake, GroupCommit(gather_seconds=10.0), 3)

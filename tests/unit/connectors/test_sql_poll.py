@@ -169,6 +169,7 @@ def taken(database: Database, page_rows: int = PAGE_ROWS) -> list[int]:
     state, ids, more = "", [], True
     while more:
         answer = poll.ask(state, DUE)
+        assert len(answer.bodies) <= page_rows
         ids += [json.loads(body)["id"] for body in answer.bodies.to_pylist()]
         state, more = answer.state, answer.more
     return ids
