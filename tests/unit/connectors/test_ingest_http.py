@@ -100,7 +100,8 @@ def test_slow_journal_is_answered_with_503() -> None:
         async with serving(Journal(durable=False), Limits(durable_seconds=0.05)) as (_, connect):
             client = await connect()
             client.post(b"x")
-            assert await client.status() == 503
+            status, _, said = await client.answer()
+            assert (status, said["error"]) == (503, "not durable within 0 s: retry")
 
     run(test)
 

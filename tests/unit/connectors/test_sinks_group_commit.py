@@ -150,21 +150,18 @@ def test_member_that_the_library_cannot_commit_fails_alone(
 
 
 def test_member_that_was_overtaken_adds_nothing_and_the_others_are_there(
-    lake: Lake, patient: GroupCommit, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, patient: GroupCommit
 ) -> None:
     """Its next owner commits its batch between the group's look and the group's commit."""
-    writers = sinks(lake, patient, 4)
-    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
-    append = type(writers[0]._table)._append
     slept: list[int] = []
 
-    def sleep_first(self: Any, handle: Any, additions: Sequence[Addition]) -> None:
+    def sleep_first(additions: Sequence[Addition]) -> None:
         slept.append(len(additions))
         if len(slept) == 1:
             commit_of(elsewhere(lake.sink()), rows("2"))(batch(2))
-        append(self, handle, additions)
 
-    monkeypatch.setattr(type(writers[0]._table), "_append", sleep_first)
+    writers = [TableSink(lake.our_table(before=sleep_first), patient, task(n)) for n in range(4)]
+    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
     assert at_once(commits) == [None] * 4
     assert slept[0] == 4
     assert found(lake) == ["0", "1", "2", "3"]

@@ -26,7 +26,7 @@ from flumeng.config.guarantees import promise
 from flumeng.connectors.api.dead_letters import RefusedError
 from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Row, Sink, Written
 from flumeng.connectors.files.open_files import OpenFiles
-from flumeng.connectors.lakehouse import delta, iceberg, iceberg_snapshots, tables
+from flumeng.connectors.lakehouse import iceberg_snapshots, tables
 from flumeng.connectors.lakehouse.delta import DeltaSink
 from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
@@ -118,22 +118,17 @@ def test_batch_without_events_makes_no_commit(lake: Lake) -> None:
     assert lake.commits() == 0
 
 
-def test_an_owner_that_wakes_up_late_adds_nothing(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_that_wakes_up_late_adds_nothing(lake: Lake) -> None:
     """It has looked, the batch was not there, and it slept while the next owner committed it."""
-    late, kind = lake.sink(), delta.DeltaLake
-    append = (kind if isinstance(late, DeltaSink) else iceberg.IcebergTable)._append
-    commit = write(late, events(b"a"))
     slept: list[bool] = []
 
-    def sleep_first(table: Any, *given: Any) -> None:
+    def sleep_first(_additions: Sequence[Addition]) -> None:
         if not slept:
             slept.append(True)
             write(elsewhere(lake.sink()), events(b"a"))(batch(1))
-        append(table, *given)
 
-    monkeypatch.setattr(type(late._table), "_append", sleep_first)
+    late = TableSink(lake.our_table(before=sleep_first), GroupCommit(), TASK)
+    commit = write(late, events(b"a"))
     try:
         commit(batch(1))
     except ConflictError as error:
@@ -144,21 +139,15 @@ def test_an_owner_that_wakes_up_late_adds_nothing(
     assert bodies(lake) == [b"a"]
 
 
-def test_another_writer_between_look_and_commit_costs_a_second_look(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = lake.sink()
-    commit = write(sink, events(b"a"))
-    append = type(sink._table)._append
+def test_another_writer_between_look_and_commit_costs_a_second_look(lake: Lake) -> None:
     foreign = [events(b"x"), events(b"y"), events(b"z")]
 
-    def after_another(table: Any, *given: Any) -> None:
+    def another(_additions: Sequence[Addition]) -> None:
         if foreign:
             lake.append(foreign.pop())
-        append(table, *given)
 
-    monkeypatch.setattr(type(sink._table), "_append", after_another)
-    commit(batch(1))
+    sink = TableSink(lake.our_table(before=another), GroupCommit(), TASK)
+    write(sink, events(b"a"))(batch(1))
     assert b"a" in bodies(lake)
     assert len(bodies(lake)) == 4 - len(foreign)
 
