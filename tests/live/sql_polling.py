@@ -64,8 +64,8 @@ def _serve(
     os.environ.update(environment)
     from flumeng.agent.collector import class_archive  # noqa: PLC0415
     from flumeng.agent.collector import spark as sessions  # noqa: PLC0415  # not where it is spawned
-    from flumeng.connectors.polls import sql_poll  # noqa: PLC0415
     from flumeng.connectors.polls.jdbc import SparkJdbc  # noqa: PLC0415
+    from flumeng.connectors.polls.sql_poll import SqlPoll  # noqa: PLC0415
 
     java_options = class_archive.java_options(class_archive.cache_of(directory))
     options = SparkOptions(jars=jars, conf=conf)
@@ -73,11 +73,11 @@ def _serve(
     polls: dict[Any, Any] = {}
     last: list[Any] = []
 
-    def answer(options: SqlPollSource, state: str) -> None:
+    def answer(options: SqlPollSource, state: str, page_rows: int) -> None:
         try:
-            key = repr(options)
+            key = repr(options), page_rows
             if key not in polls:
-                polls[key] = sql_poll.SqlPoll(options, SparkJdbc(spark, options))
+                polls[key] = SqlPoll(options, SparkJdbc(spark, options), page_rows)
             last[:] = [polls[key]]
             asked.send(polls[key].ask(state, DUE))
         except Exception as error:
@@ -92,5 +92,4 @@ def _serve(
         if given is None:
             last[0].close()
             continue
-        options, state, sql_poll.PAGE_ROWS = given
-        threading.Thread(target=answer, args=(options, state), daemon=True).start()
+        threading.Thread(target=answer, args=given, daemon=True).start()

@@ -16,7 +16,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from flumeng.connectors.api.sink import BatchId, TaskRevision
-from flumeng.connectors.lakehouse import group_commit
+from flumeng.connectors.lakehouse.group_commit import GroupCommit
+from flumeng.connectors.lakehouse.tables import TableSink
 from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory, Lake, staged
 
 TASKS = 4
@@ -27,8 +28,9 @@ STEPS = {"delta": 5, "iceberg": 7}
 
 def collect(lake: Lake) -> None:
     """Each task commits its batch; all of them in one commit."""
-    sinks = [lake.sink(task=TaskRevision("web", f"collect.{n}", 1)) for n in range(TASKS)]
-
+    group = GroupCommit(gather_seconds=30.0)
+    tasks = [TaskRevision("web", f"collect.{n}", 1) for n in range(TASKS)]
+    sinks = [TableSink(lake.our_table(), group, task) for task in tasks]
     commits = []
     for number, sink in enumerate(sinks):
         written = sink.written(staged(sink, pa.table({"event": [f"{number}"]})))
@@ -43,10 +45,9 @@ def collect(lake: Lake) -> None:
 
 def die_at(number: int, place: Path, kind: str) -> None:
     """A process that kills itself at that step, and exits normally when it has fewer steps."""
-    group_commit.GATHER_SECONDS = 30.0
     steps: Iterator[int] = iter(range(1000))
     lake = LAKES[kind](place)
-    table: Any = type(lake.sink()._table)
+    table: Any = type(lake.our_table())
 
     def step() -> None:
         if next(steps) == number:

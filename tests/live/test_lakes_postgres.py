@@ -10,9 +10,10 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from flumeng.connectors.api.sink import BatchId
-from flumeng.connectors.lakehouse import tables
-from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.group_commit import GroupCommit
+from flumeng.connectors.lakehouse.iceberg import IcebergTable
 from flumeng.connectors.lakehouse.options import Catalog, Iceberg
+from flumeng.connectors.lakehouse.tables import Caller, TableSink
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own
 from tests.testkit.servers.postgres import RealPostgres
@@ -33,12 +34,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPostgres]:
 
 
 def test_killed_and_frozen_catalog_takes_each_batch_once(
-    server: RealPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RealPostgres, tmp_path: Path
 ) -> None:
     need_own(server)
     uri = f"postgresql://{server.username}@{server.host}:{server.port}/{server.database}"
     catalog = Catalog("sql", uri, warehouse=f"file://{tmp_path}/lake", password="${secret:catalog}")
-    sink = IcebergSink(Iceberg(catalog, "web.events"), TASK)
+    options = Iceberg(catalog, "web.events")
+    call = Caller()
+    sink = TableSink(IcebergTable(options), GroupCommit(), TASK, call)
 
     def commit(number: int) -> None:
         events = pa.table({"n": pa.array([number], pa.int64())})
@@ -53,12 +56,12 @@ def test_killed_and_frozen_catalog_takes_each_batch_once(
     assert server.password not in str(told.value)
     server.start()
     commit(2)
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 3.0)
+    call.answer_seconds = 3.0
     server.freeze()
     with pytest.raises(UnavailableError, match="did not respond within 3 s"):
         commit(3)
     server.thaw()
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
+    call.answer_seconds = 20.0
     retry(lambda: commit(3), UnavailableError, "what hung has not ended", seconds=30)
     commit(3)
     read = uri.replace("@", f":{server.password}@").replace(":", "+psycopg2:", 1)

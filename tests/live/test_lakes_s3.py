@@ -15,10 +15,11 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from flumeng.connectors.api.sink import Attempt, BatchId, Sink, Written
-from flumeng.connectors.lakehouse import tables
-from flumeng.connectors.lakehouse.delta import DeltaSink
-from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.delta import DeltaLake
+from flumeng.connectors.lakehouse.group_commit import GroupCommit
+from flumeng.connectors.lakehouse.iceberg import IcebergTable
 from flumeng.connectors.lakehouse.options import Catalog, Delta, Iceberg
+from flumeng.connectors.lakehouse.tables import Caller, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.options.locations import Credentials
@@ -47,16 +48,17 @@ def keys(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def sink(server: RealS3, form: str, place: Path) -> Sink:
+def sink(server: RealS3, form: str, place: Path, call: Caller | None = None) -> TableSink:
     if form == "delta":
-        return DeltaSink(Delta(server.location("delta"), ("host",), credentials=KEYS), TASK)
+        delta = Delta(server.location("delta"), ("host",), credentials=KEYS)
+        return TableSink(DeltaLake(delta), GroupCommit(), TASK, call)
     warehouse = f"s3://{server.bucket}/warehouse"
     catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=warehouse)
     endpoint = server.endpoint
     options = Iceberg(
         catalog, "web.events", ("host",), endpoint=endpoint, region=REGION, credentials=KEYS
     )
-    return IcebergSink(options, TASK)
+    return TableSink(IcebergTable(options), GroupCommit(), TASK, call)
 
 
 def rows(server: RealS3, form: str, place: Path) -> list[int]:
@@ -115,14 +117,14 @@ def test_table_on_s3_takes_each_batch_once(server: RealS3, form: str, tmp_path: 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_frozen_store_costs_one_timeout_and_shows_no_secret(
-    server: RealS3, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RealS3, form: str, tmp_path: Path
 ) -> None:
     """The hung commit may end late, after the same batch was tried again."""
     need_own(server)
-    this = sink(server, form, tmp_path)
-    written = write(this, 100, 10)
+    call = Caller()
+    written = write(sink(server, form, tmp_path, call), 100, 10)
     assert written.commit
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 2.0)
+    call.answer_seconds = 2.0
     server.freeze()
     began = time.monotonic()
     try:
@@ -130,7 +132,7 @@ def test_frozen_store_costs_one_timeout_and_shows_no_secret(
             written.commit(BatchId("web.collect.0.y", 1))
     finally:
         server.thaw()
-        monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
+        call.answer_seconds = 20.0
     assert time.monotonic() - began < 15
     assert server.secret_key not in str(told.value)
     retry(partial(written.commit, BatchId("web.collect.0.y", 1)), UnavailableError)

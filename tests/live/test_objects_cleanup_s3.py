@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flumeng.connectors.objects import cleanup
 from flumeng.connectors.objects.cleanup import Cleanup
 from flumeng.connectors.objects.listing import Lister
 from flumeng.connectors.objects.options import ObjectsSource
@@ -35,7 +34,8 @@ class Folder:
         self._paths = server.location(f"{self._name}/in/*")
         move_to = server.location(f"{self._name}/done") if after == "move" else None
         source: dict[str, Any] = {"paths": (self._paths,), "after": after, "move_to": move_to}
-        self.cleanup = Cleanup(ObjectsSource(**source))
+        self.source = ObjectsSource(**source)
+        self.cleanup = Cleanup(self.source)
 
     def put(self, name: str, data: bytes) -> None:
         path = f"{self._server.bucket}/{self._name}/in/{name}"
@@ -77,20 +77,16 @@ def test_object_rewritten_within_the_same_second_stays(server: RealS3, after: st
 
 
 @pytest.mark.usefixtures("environment")
-def test_object_rewritten_while_it_is_copied_stays(
-    server: RealS3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_object_rewritten_while_it_is_copied_stays(server: RealS3) -> None:
     folder = Folder(server, "move")
     folder.put("a", b"first\n")
     done = folder.items()
 
-    def open_slow(location: str) -> tuple[Slow, str]:
+    def open_slow(location: str) -> tuple[Any, str]:
         store, path = open_store(location)
         return Slow(store, folder), path
 
-    monkeypatch.setattr(cleanup, "open_store", open_slow)
-    assert folder.cleanup.clear(done) == ""
-    monkeypatch.undo()
+    assert Cleanup(folder.source, open_slow).clear(done) == ""
     assert folder.there("in") == ["a"]
 
 

@@ -152,25 +152,20 @@ def test_listing_errors_for_the_operator_name_the_fix(
         assert "a-wrong-one" not in str(told.value)
 
 
-def test_unreachable_or_frozen_server_is_given_up(
-    server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_or_frozen_server_is_given_up(server: RealS3, lake: str) -> None:
     put(lake, "a.gz")
     down = lake.replace(server.address, f"127.0.0.1:{free_port()}")
     with pytest.raises(UnavailableError, match=r"s3a://.*Could not connect"):
         list(Lister(under(down, "*")).listing())
     need_own(server)
-    monkeypatch.setattr(s3, "SILENT_SECONDS", 1)
-    s3.client.cache_clear()
     server.freeze()
     began = time.monotonic()
     try:
         with pytest.raises(UnavailableError, match="Read timeout"):
             found(lake, "*")
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 40
     finally:
         server.thaw()
-        s3.client.cache_clear()
     assert found(lake, "*") == ["a.gz"]
 
 

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pytest
 from elasticsearch import Elasticsearch as Client
 
-from flumeng.connectors.api import backoff
 from flumeng.connectors.api.dead_letters import Refuse, RefusedError
 from flumeng.connectors.api.sink import TaskRevision
-from flumeng.connectors.elasticsearch import bulk, cluster
+from flumeng.connectors.elasticsearch import cluster
 from flumeng.connectors.elasticsearch.bulk import IndexEvents
 from flumeng.connectors.elasticsearch.bulk_body import BulkBody
 from flumeng.connectors.elasticsearch.options import RESERVED, Elasticsearch
@@ -66,8 +65,7 @@ def client(real: RealElasticsearch, name: str) -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 2.0)
+def _connections() -> Iterator[None]:
     yield
     cluster.connect.cache_clear()
 
@@ -88,10 +86,12 @@ def events(first: int, count: int, **columns: list[Any]) -> pa.RecordBatch:
     return identity.identify(plain, 0)
 
 
-def stage(address: str, index: str = "logs", **options: Any) -> IndexEvents:
+def stage(
+    address: str, index: str = "logs", patience_seconds: float = 2.0, **options: Any
+) -> IndexEvents:
     task = TaskRevision(index.partition(".")[0], "collect.0", 1)
     sink = ElasticsearchSink(Elasticsearch((address,), index, **options), task)
-    return IndexEvents(sink._connection, sink._bulk_body, sink._template)
+    return IndexEvents(sink._connection, sink._bulk_body, sink._template, patience_seconds)
 
 
 def run(work: IndexEvents, *batches: pa.RecordBatch, refuse: Refuse | None = None) -> int:
@@ -207,7 +207,7 @@ def test_errors_of_the_index_are_retried(
         ("other", {"pipeline": "gone"}, r"pipeline with id \[gone\] does not exist"),
     ):
         with pytest.raises(UnavailableError, match=why):
-            run(stage(real.address, f"{name}-{index}", **options), events(0, 3))
+            run(stage(real.address, f"{name}-{index}", 2.0, **options), events(0, 3))
     client.indices.put_alias(index=f"{name}-1", name=f"{name}-alias", is_write_index=True)
     assert run(stage(real.address, f"{name}-alias"), events(0, 3)) == 3
     client.indices.open(index=f"{name}-closed")
@@ -278,14 +278,12 @@ def test_alias_moved_by_rollover_is_refused_for_exactly_once(
 
 
 def test_full_write_queue_is_waited_for_and_nothing_is_lost(
-    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+    real: RealElasticsearch, client: Client, name: str
 ) -> None:
     """Six splits at a time, and eight shards, before one thread with a queue of two."""
     need_own(real)
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 30.0)
-    monkeypatch.setattr(backoff, "FRESH_SECONDS", 30.0)
     client.indices.create(index=name, settings={"number_of_shards": 8})
-    work = stage(real.address, name)
+    work = stage(real.address, name, patience_seconds=30.0)
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda n: run(work, events(100 * n, 100)), range(6)))
     assert found == [100] * 6
@@ -297,50 +295,42 @@ def test_full_write_queue_is_waited_for_and_nothing_is_lost(
 
 
 def test_read_only_index_is_waited_for_and_reported(
-    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+    real: RealElasticsearch, client: Client, name: str
 ) -> None:
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.5)
     client.indices.create(index=name)
     for setting in ("index.blocks.write", "index.blocks.read_only_allow_delete"):
         client.indices.put_settings(index=name, settings={setting: True})
         with pytest.raises(UnavailableError, match=r"cluster_block_exception: .*blocked"):
-            run(stage(real.address, name), events(0, 3))
+            run(stage(real.address, name, 0.5), events(0, 3))
         client.indices.put_settings(index=name, settings={setting: None})
     assert run(stage(real.address, name), events(0, 3)) == 3
 
 
 def test_index_that_may_not_be_created_is_waited_for(
-    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+    real: RealElasticsearch, client: Client, name: str
 ) -> None:
     need_own(real)
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.5)
     client.cluster.put_settings(persistent={"action.auto_create_index": "other-*"})
     try:
         with pytest.raises(UnavailableError, match="index_not_found_exception"):
-            run(stage(real.address, name), events(0, 3))
+            run(stage(real.address, name, 0.5), events(0, 3))
     finally:
         client.cluster.put_settings(persistent={"action.auto_create_index": None})
     assert run(stage(real.address, name), events(0, 3)) == 3
 
 
-def test_server_that_is_away_or_does_not_speak_http_is_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.2)
+def test_server_that_is_away_or_does_not_speak_http_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match="elasticsearch: "):
-        run(stage("http://127.0.0.1:1"), events(0, 1))
+        run(stage("http://127.0.0.1:1", patience_seconds=0.2), events(0, 1))
 
 
 def test_lost_answers_and_a_restart_lose_no_document(
-    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+    real: RealElasticsearch, client: Client, name: str
 ) -> None:
     need_own(real)
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 240.0)
-    monkeypatch.setattr(backoff, "FRESH_SECONDS", 240.0)
-    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.5)
     proxy = LossyProxy(real.port)
     proxy.losing = 0.3
-    work = stage(proxy.address, name, request_bytes=512 * 1024)
+    work = stage(proxy.address, name, 240.0, request_bytes=512 * 1024)
     begun, killed = threading.Event(), threading.Event()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -368,10 +358,8 @@ def test_tls_server_is_trusted_by_its_ca_or_fingerprint_only(
     client: Client,
     name: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     need_own(real)
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.2)
     ours, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "strangers")
     certificate, key = ours.issue("search")
     front = TlsFront(real.port, certificate, key)
@@ -379,7 +367,7 @@ def test_tls_server_is_trusted_by_its_ca_or_fingerprint_only(
     fingerprint = fingerprint_of(certificate)
     assert run(stage(https, name, ca=str(ours.ca)), events(0, 2)) == 2
     assert run(stage(https, name, fingerprint=fingerprint), events(2, 2)) == 2
-    cases: list[dict[str, str]]
+    cases: list[dict[str, Any]]
     cases = [{"ca": str(stranger.ca)}, {}, {"fingerprint": fingerprint_of(stranger.ca)}]
     for options in cases:
         with pytest.raises(UserError, match="is not trusted, see the options ca and fingerprint"):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.connectors.api import backoff
 from flumeng.connectors.api.sink import BatchId
-from flumeng.connectors.http import receiver as http_receiver
 from flumeng.connectors.http.sink import HttpSink, SendSplit
 from flumeng.connectors.http.sink_options import Http
 from flumeng.platform.errors import UnavailableError, UserError
@@ -38,15 +37,11 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
     receiver.server_close()
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_receiver, "RETRY_SECONDS", 2.0)
-
-
 def sink(url: str, **options: Any) -> SendSplit:
     given = Http(url, **options)
     endpoint = vars(HttpSink(given, TASK))["_endpoint"]
-    return SendSplit(given, endpoint, FIRST if given.idempotent else None, "sinks[0].http")
+    batch = FIRST if given.idempotent else None
+    return SendSplit(given, endpoint, batch, "sinks[0].http", patience_seconds=2.0)
 
 
 def send(stage: SendSplit, *parts: pa.RecordBatch, refuse: Any = refuse_nothing) -> int:
@@ -90,24 +85,21 @@ def test_repeated_batch_makes_the_same_requests_for_any_cut_of_its_events(
     assert all(file.stat().st_size <= 2000 for file in receiver.folder.iterdir())
 
 
-def test_temporary_errors_are_retried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_receiver, "RETRY_SECONDS", 20.0)
-    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.3)
-    soon = formatdate(time.time() + 1, usegmt=True)
-    receiver.replies = [
-        Reply(503),
-        Reply(429, (("Retry-After", "1"),)),
-        Reply(408),
-        Reply(500, (("Retry-After", soon),)),
-        Reply(lost=True),
-        Reply(409),
-    ]
+def test_temporary_errors_are_retried(receiver: Receiver) -> None:
+    stage = replace(sink(receiver.url), patience_seconds=20.0)
     began = time.monotonic()
-    assert send(sink(receiver.url), events(0, 3)) == 3
+    soon = formatdate(time.time() + 1, usegmt=True)
+    errors = [
+        [Reply(503), Reply(429, (("Retry-After", "1"),))],
+        [Reply(408), Reply(500, (("Retry-After", soon),))],
+        [Reply(lost=True), Reply(409)],
+    ]
+    for number, receiver.replies in enumerate(errors, 1):
+        assert send(stage, events(3 * number, 3)) == 3
+        assert len(receiver.keys) == 3 * number
+        assert len(set(receiver.keys)) == number
     assert time.monotonic() - began > 1
-    assert len(receiver.keys) == 7
-    assert len(set(receiver.keys)) == 1
-    assert seqs(taken(receiver.folder)) == [0, 1, 2]
+    assert seqs(taken(receiver.folder)) == list(range(3, 12))
 
 
 @pytest.mark.parametrize(

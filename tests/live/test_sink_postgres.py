@@ -21,7 +21,7 @@ from flumeng.connectors.postgres import write_split
 from flumeng.connectors.postgres.connection import Connection
 from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.target import Server, Target
-from flumeng.connectors.postgres.write_split import Claim, Transaction, WriteSplit
+from flumeng.connectors.postgres.write_split import CHUNK_BYTES, Claim, Transaction, WriteSplit
 from flumeng.events.identity import with_identity
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError, UserError
@@ -53,11 +53,6 @@ def postgres(running: RealPostgres) -> Iterator[RealPostgres]:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
         "AND backend_type = 'client backend' AND datname = current_database()",
     )
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_split, "FRESH_SECONDS", 2.0)
 
 
 def events(first: int, count: int, columns: dict[str, pa.Array] | None = None) -> pa.RecordBatch:
@@ -104,8 +99,9 @@ def write(
     batch: BatchId | None,
     *parts: pa.RecordBatch,
     refuse: Callable[[pa.RecordBatch, Sequence[str]], None] = refuse_nothing,
+    patience_seconds: float | None = None,
 ) -> int:
-    (row,) = WriteSplit(to, batch, "sinks[0].sql")(iter(parts), refuse)
+    (row,) = WriteSplit(to, batch, "sinks[0].sql", patience_seconds)(iter(parts), refuse)
     return int(row.column("events")[0].as_py())
 
 
@@ -259,19 +255,18 @@ def test_refused_event_and_reason_are_reported_without_dead_letters(postgres: Re
     assert postgres.run("SELECT count(*) FROM events") == [(0,)]
 
 
-def test_server_killed_between_and_during_batches_loses_nothing(
-    postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_killed_between_and_during_batches_loses_nothing(postgres: RealPostgres) -> None:
     need_own(postgres)
-    monkeypatch.setattr(write_split, "CHUNK_BYTES", 1000)
     to = target(postgres)
     write(to, FIRST, events(0, 5))
     postgres.kill()
     postgres.start()
     write(to, SECOND, events(5, 5))  # over a kept connection that is broken by now
 
+    long = {"body": pa.array([b"x" * (CHUNK_BYTES // 1000)] * 1000, pa.binary())}
+
     def parts() -> Iterator[pa.RecordBatch]:
-        yield events(10, 1000)
+        yield events(10, 1000, long)  # one COPY
         postgres.kill()
         postgres.start()
         yield events(1010, 1000)
@@ -284,23 +279,19 @@ def test_server_killed_between_and_during_batches_loses_nothing(
     assert seqs(postgres) == list(range(2010))
 
 
-def test_frozen_server_is_given_up_in_time(
-    postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_server_is_given_up_in_time(postgres: RealPostgres) -> None:
     need_own(postgres)
     to = target(postgres, timeout_seconds=1.0)
     write(to, FIRST, events(0, 5))
-    monkeypatch.setattr(write_split, "FRESH_SECONDS", 0.0)
     postgres.freeze()
     began = time.monotonic()
     try:
         with pytest.raises(UnavailableError, match="has not responded"):
-            write(to, SECOND, events(5, 5))
+            write(to, SECOND, events(5, 5), patience_seconds=0.0)
     finally:
         postgres.thaw()
     assert time.monotonic() - began < 25
-    monkeypatch.setattr(write_split, "FRESH_SECONDS", 20.0)
-    write(to, SECOND, events(5, 5))
+    write(to, SECOND, events(5, 5), patience_seconds=20.0)
     assert seqs(postgres) == list(range(10))
 
 

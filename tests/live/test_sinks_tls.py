@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from flumeng.connectors.http import receiver as http_receiver
-from flumeng.connectors.postgres import write_split
 from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.target import Server, Target
 from flumeng.platform.errors import UnavailableError, UserError
@@ -51,7 +49,6 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 def test_http_trusts_its_configured_authority_only(
     receiver: Receiver, ours: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_receiver, "RETRY_SECONDS", 0.5)
     monkeypatch.setenv("FLUMENG_SECRET_HOOKS", "t0ken-of-hooks")
     headers = {"Authorization": "Bearer ${secret:hooks}"}
     front = TlsFront(receiver.server_port, *ours.issue("receiver"))
@@ -69,9 +66,8 @@ def test_http_trusts_its_configured_authority_only(
 
 
 def test_postgres_trusts_its_configured_authority_only(
-    ours: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
+    ours: Authority, stranger: Authority
 ) -> None:
-    monkeypatch.setattr(write_split, "FRESH_SECONDS", 0.5)
     try:
         postgres = RealPostgres(ours.issue("database"))
     except UserError as error:

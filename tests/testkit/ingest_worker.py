@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from flumeng.agent.ingest import batch
 from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.tail.descriptors import Descriptors
 from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailer import QUIET_SECONDS, Tailer
 from flumeng.journal.log.contract import Position
@@ -174,7 +175,10 @@ class Follower:
     Nothing is written to disk; time passes by ``poll``.
     """
 
-    def __init__(self, *paths: Path, **options: Any) -> None:
+    def __init__(
+        self, *paths: Path, descriptors: Descriptors | None = None, **options: Any
+    ) -> None:
+        self._descriptors = descriptors
         self.options = Tail(paths=tuple(map(str, paths)), **options)
         self.events: list[dict[str, Any]] = []
         self.state: dict[str, object] = {}
@@ -193,6 +197,7 @@ class Follower:
             clock_us=lambda: 7,
             timer=lambda: 0.0,
             note=self._note,
+            descriptors=self._descriptors,
         )
 
     def _note(self, changes: Mapping[str, object]) -> None:

@@ -4,7 +4,7 @@ named file per split and directory into the batch's staging, and report names an
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from flumeng.connectors.api import chunks
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Row, TaskRevision, Written
 from flumeng.connectors.files import formats
 from flumeng.connectors.files.formats import FileWriter, plain, plain_schema
-from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
+from flumeng.connectors.files.open_files import GATHERED_BYTES, OpenFiles
 from flumeng.connectors.files.options import Files
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.pattern_path import PatternPath
@@ -62,7 +62,7 @@ class FilesSink:
 
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):
-            raise BatchTooWideError(f"more than {MOST_FILES} files in one split")
+            raise BatchTooWideError(f"more than {OpenFiles.most_files} files in one split")
         files = tuple({row["target"]: (row["source"], row["target"]) for row in rows}.values())
         events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
         return Written(events, files, far)
@@ -78,18 +78,20 @@ class StageFiles:
     staging: str
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     makes_staging: bool = False
+    gathered_bytes: int = GATHERED_BYTES
+    open_files: Callable[[], OpenFiles[str, _StagedFile]] = OpenFiles
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store, path = open_store(self.staging, self.secrets.__getitem__)
         if self.makes_staging:
             store.make_directory(path)
-        files = _StagedFiles(self.options, self.staging, store, path)
-        for events in chunks.tables(batches, GATHERED_BYTES):
+        files = _StagedFiles(self, store, path)
+        for events in chunks.tables(batches, self.gathered_bytes):
             try:
                 files.write(events)
             except OSError as error:
                 raise store.explained(error) from error
-            if files.too_many:
+            if files.open.too_many:
                 yield _done([(None, None, 0, 0)])
                 return
         try:
@@ -101,32 +103,28 @@ class StageFiles:
 class _StagedFiles:
     """The staged files of a split, one or several per target directory."""
 
-    def __init__(self, options: Files, staging: str, store: FileStore, path: str) -> None:
-        self._options = options
-        self._staging = staging
+    def __init__(self, stage: StageFiles, store: FileStore, path: str) -> None:
+        self._options = stage.options
+        self._staging = stage.staging
         self._store = store
         self._directory = path
-        self._path = PatternPath(options.location)
-        self._files: OpenFiles[str, _StagedFile] = OpenFiles()
+        self._path = PatternPath(stage.options.location)
+        self.open = stage.open_files()
         self._targets: set[str] = set()
 
-    @property
-    def too_many(self) -> bool:
-        return self._files.too_many
-
     def write(self, events: pa.Table) -> None:
-        for directory, part in self._files.in_order(self._path.split(events)):
-            if self.too_many:
+        for directory, part in self.open.in_order(self._path.split(events)):
+            if self.open.too_many:
                 return
             rows = plain(part) if self._options.columns == "flat" else part
             self._targets.add(directory)
-            file = self._files.get(directory, partial(self._new, directory, rows.schema))
+            file = self.open.get(directory, partial(self._new, directory, rows.schema))
             file.write(rows, refused(part))
             if file.output.tell() >= self._options.roll.bytes:
-                self._files.close(directory)
+                self.open.close(directory)
 
     def finish(self) -> list[tuple[str, str, int, int]]:
-        files = self._files.close_all()
+        files = self.open.close_all()
         rows = [(file.source, file.target, file.events, file.refused) for file in files]
         if self._options.marker:
             rows += [self._mark(directory) for directory in self._targets]

@@ -21,9 +21,9 @@ from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.http import body as http_body
-from flumeng.connectors.http.body import MemoryBound, OverBoundError, RefusedError, Share
+from flumeng.connectors.http.body import OverBoundError, RefusedError, Share
 from flumeng.connectors.http.options import Http
-from flumeng.connectors.http.received_body import Receive, ReceivedBody
+from flumeng.connectors.http.received_body import Limits, Receive, ReceivedBody
 from flumeng.connectors.http.senders import Senders
 from flumeng.connectors.network.peer_limits import Peer, Peers
 from flumeng.connectors.network.peers import Client, UnauthorizedError, address, short
@@ -33,7 +33,6 @@ from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
-DURABLE_SECONDS = 30.0
 HELD_SECONDS = 1.0
 """Waiting senders get 429 after the journal has accepted nothing for this long."""
 
@@ -42,9 +41,6 @@ STRANGER_BYTES = 1 << 20
 read the answer."""
 
 RETRY_SECONDS = 1
-BODIES = MemoryBound(64 << 20)
-"""Memory bound for all requests of this process, until their events are durable."""
-
 PARSE_THREADS = 2
 PARSE_ASIDE_BYTES = 64 << 10
 """Larger bodies, and compressed ones, are parsed in other threads."""
@@ -106,7 +102,9 @@ class HttpApp:
         context: SourceContext,
         tls: ServerTls | None = None,
         senders: Senders | None = None,
+        limits: Limits = Limits(),
     ) -> None:
+        self.limits = limits
         self.peers = Peers(options.per_peer, asyncio.get_running_loop().time)
         self._tls = tls
         self._senders = senders
@@ -144,7 +142,7 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        body = ReceivedBody(receive, headers)
+        body = ReceivedBody(receive, headers, self.limits)
         answer: Mapping[str, object]
         more: list[tuple[bytes, bytes]] = []
         try:
@@ -222,17 +220,13 @@ class HttpApp:
         )
         return RefusedError(429, f"{cause}: retry later")
 
-    async def settle(self, timeout_seconds: float) -> None:
+    async def settle(self) -> None:
         """Refuse new requests, and wait until all others are answered or the time is over."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_seconds):
-                while self._waiting:
-                    await asyncio.wait(self._waiting)
-
-    @property
-    def _waiting(self) -> set[asyncio.Future[Any]]:
-        return {*self._undecided, *self._undelivered}
+            async with asyncio.timeout(self.limits.settle_seconds):
+                while waiting := self._undecided | self._undelivered:
+                    await asyncio.wait(waiting)
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
         """Process a request; return once its events are in the state that ``ack`` names. Raises
@@ -284,7 +278,7 @@ class HttpApp:
         ``received``. Return the sequence number below which events are durable, or 0."""
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         try:
-            with BODIES.share() as memory:
+            with self.limits.bodies.share() as memory:
                 try:
                     kind = find_path(scope["path"]).content_type or content_type
                     pieces = await self._pieces(headers, kind, body, memory)
@@ -349,10 +343,11 @@ class HttpApp:
 
     async def _until_durable(self, durable: asyncio.Future[int]) -> int:
         self._undecided.add(durable)
+        seconds = self.limits.durable_seconds
         try:
-            return await asyncio.wait_for(durable, DURABLE_SECONDS)
+            return await asyncio.wait_for(durable, seconds)
         except TimeoutError as error:
-            raise RefusedError(503, f"not durable within {DURABLE_SECONDS:.0f} s: retry") from error
+            raise RefusedError(503, f"not durable within {seconds:.0f} s: retry") from error
         finally:
             self._undecided.discard(durable)
 

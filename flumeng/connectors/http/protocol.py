@@ -12,7 +12,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from flumeng.connectors.http.app import Connection, HttpApp
 
 HEAD_BYTES = 64 << 10
-HEAD_SECONDS = 10.0
 
 _OFFER = frozenset({b"upgrade", b"http2-settings"})
 """Header names and ``Connection`` tokens with which a client offers another protocol."""
@@ -118,7 +117,8 @@ class Protocol(HttpToolsProtocol):
 
     def _start_timer(self) -> None:
         self._stop_timer()
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        seconds = self._http_app.limits.head_seconds
+        self._head_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

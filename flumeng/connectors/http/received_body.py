@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from flumeng.connectors.http.body import RefusedError, Share, too_large
+from flumeng.connectors.http.body import MemoryBound, RefusedError, Share, too_large
 
-BODY_SECONDS = 60.0
-DRAIN_SECONDS = 2.0
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+BODIES = MemoryBound(64 << 20)
+
+
+class Limits(NamedTuple):
+    """Limits of requests. ``bodies``: the memory of all requests of this process, until their
+    events are durable. ``settle_seconds``: time limit of the requests under way at a stop."""
+
+    bodies: MemoryBound = BODIES
+    head_seconds: float = 10.0
+    body_seconds: float = 60.0
+    drain_seconds: float = 2.0
+    durable_seconds: float = 30.0
+    settle_seconds: float = 2.0
 
 
 class ReceivedBody:
     """The body of one request. It can be read once; ``received_bytes`` grows meanwhile."""
 
-    def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
+    def __init__(self, receive: Receive, headers: Mapping[bytes, bytes], limits: Limits) -> None:
+        self._limits = limits
         self._receive = receive
         self._length = headers.get(b"content-length", b"")
         self._coding = headers.get(b"transfer-encoding", b"").decode("latin-1").strip().lower()
@@ -38,9 +52,9 @@ class ReceivedBody:
         if self._length.isdigit() and int(self._length) > most_bytes:
             raise too_large(most_bytes)
         parts: list[bytes] = []
-        size = 0
+        size, seconds = 0, self._limits.body_seconds
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(seconds):
                 while self._more:
                     part = await self._next()
                     size += len(part)
@@ -49,7 +63,7 @@ class ReceivedBody:
                         raise too_large(most_bytes)
                     parts.append(part)
         except TimeoutError as error:
-            raise RefusedError(408, f"the body took longer than {BODY_SECONDS:.0f} s") from error
+            raise RefusedError(408, f"the body took longer than {seconds:.0f} s") from error
         if size != (int(self._length) if self._length else max(size, 1)):
             announced = self._length.decode() or "chunked"
             raise RefusedError(400, f"the body has {size} bytes, but {announced} were announced")
@@ -61,7 +75,7 @@ class ReceivedBody:
             return not self._more
         left = most_bytes
         try:
-            async with asyncio.timeout(DRAIN_SECONDS):
+            async with asyncio.timeout(self._limits.drain_seconds):
                 while self._more and left > 0:
                     left -= len(await self._next())
         except (TimeoutError, RefusedError):

@@ -16,6 +16,7 @@ from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.http.app import HttpApp
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.protocol import Protocol
+from flumeng.connectors.http.received_body import Limits
 from flumeng.connectors.http.senders import REFRESH_SECONDS, Senders
 from flumeng.connectors.network import tls
 from flumeng.connectors.network.handshakes import Handshakes
@@ -25,7 +26,6 @@ from flumeng.platform.listening import BACKLOG, listen
 
 KEEP_ALIVE_SECONDS = 60
 MOST_CONNECTIONS = 10_000
-SETTLE_SECONDS = 2.0
 CLOSE_SECONDS = 1
 
 
@@ -34,7 +34,7 @@ class HttpSource(Source):
 
     spreads = True
 
-    def __init__(self, options: Http, context: SourceContext) -> None:
+    def __init__(self, options: Http, context: SourceContext, limits: Limits = Limits()) -> None:
         self._options = options
         self._context = context
         self._tls = self._senders = None
@@ -42,7 +42,7 @@ class HttpSource(Source):
             self._tls = ServerTls(options.tls, context.policy, self._on_change)
         if options.auth is not None:
             self._senders = Senders(options.auth, self._on_change)
-        self._app = HttpApp(options, context, self._tls, self._senders)
+        self._app = HttpApp(options, context, self._tls, self._senders, limits)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._refreshing: list[asyncio.Task[None]] = []
@@ -80,7 +80,7 @@ class HttpSource(Source):
             refreshing.cancel()
         if self._server is None or self._serving is None:
             return
-        await self._app.settle(SETTLE_SECONDS)
+        await self._app.settle()
         self._app.stop()
         self._server.end()
         await asyncio.wait([self._serving])

@@ -47,7 +47,7 @@ _DAY = "_day"
 
 class DeltaSink(TableSink):
     def __init__(self, options: Delta, task: TaskRevision) -> None:
-        super().__init__(DeltaLake(options), options, task)
+        super().__init__(DeltaLake(options), group_commit.of(options), task)
 
 
 class DeltaLake(Table):

@@ -4,7 +4,7 @@ Rules
 1. One commit of a table runs at a time. Meanwhile other tasks wait, and one of them then commits
    for all.
 2. A single task never waits. With other tasks, a commit starts when all or many of them wait, or
-   after ``GATHER_SECONDS`` and at least ``GAP_SECONDS`` after the last one.
+   after ``gather_seconds`` and at least ``gap_seconds`` after the last one.
 3. Each member of a group is fenced by its batch number. All numbers are read through the handle
    that commits the group. If another owner of a member's task committed the batch before the handle
    was made, the number shows it, and the member is left out. If it commits afterwards, the table
@@ -22,16 +22,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from flumeng.connectors.api.sink import BatchId
 from flumeng.connectors.lakehouse.table_files import TableFile
 from flumeng.platform.errors import UnavailableError
 
-GATHER_SECONDS = 0.1
-GAP_SECONDS = 1.0
-"""Time between commits, shorter than a batch: the next one is written while a commit waits."""
 MANY_CALLS = 24
 """Waiting calls that start a commit: half of a collector's slots."""
 
@@ -96,16 +93,19 @@ class _Call:
         self.settled, self.error = True, error
 
 
+@dataclass(eq=False)
 class GroupCommit:
     """Commits of one table in this process. Thread-safe. ``clock``: monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._news = threading.Condition()
-        self._waiting: list[_Call] = []
-        self._under_way = False
-        self._left_at = -math.inf
-        self._tasks: WeakKeyDictionary[object, str] = WeakKeyDictionary()
+    gather_seconds: float = 0.1
+    gap_seconds: float = 1.0
+    """Time between commits, shorter than a batch: the next one is written while a commit waits."""
+    clock: Callable[[], float] = time.monotonic
+    _news: threading.Condition = field(default_factory=threading.Condition)
+    _waiting: list[_Call] = field(default_factory=list)
+    _under_way: bool = False
+    _left_at: float = -math.inf
+    _tasks: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
 
     def join(self, sink: object, task: str) -> None:
         """Let commits wait for ``task`` too, until its ``sink`` is garbage collected."""
@@ -115,7 +115,7 @@ class GroupCommit:
     def commit(self, addition: Addition, task: str, add: Add, patience_seconds: float) -> bool:
         """Commit ``addition`` together with those of other tasks. Return whether it fits the table.
         Raises the errors of ``add``, and UnavailableError on timeout."""
-        call = _Call(addition, task, self._clock() + patience_seconds)
+        call = _Call(addition, task, self.clock() + patience_seconds)
         with self._news:
             self._waiting.append(call)
             self._news.notify_all()
@@ -129,9 +129,9 @@ class GroupCommit:
         """Wait until ``call`` may lead a commit; return False when it is settled instead."""
         with self._news:
             self._news.wait_for(
-                lambda: call.settled or not self._under_way, call.deadline - self._clock()
+                lambda: call.settled or not self._under_way, call.deadline - self.clock()
             )
-            if not call.settled and (self._under_way or self._clock() >= call.deadline):
+            if not call.settled and (self._under_way or self.clock() >= call.deadline):
                 if call in self._waiting:
                     self._waiting.remove(call)
                 late = UnavailableError("the table takes too long for the tasks' commits")
@@ -158,13 +158,13 @@ class GroupCommit:
     def _take(self, call: _Call) -> list[_Call]:
         """Wait for other tasks; then return the waiting calls to commit together with ``call``."""
         with self._news:
-            now = self._clock()
+            now = self.clock()
             if not call.alone:
-                until = max(now + GATHER_SECONDS, self._left_at + GAP_SECONDS)
+                until = max(now + self.gather_seconds, self._left_at + self.gap_seconds)
                 self._news.wait_for(self._all_wait, until - now)
             calls = [call] if call.alone else self._together()
             self._waiting = [waiting for waiting in self._waiting if waiting not in calls]
-            self._left_at = self._clock()
+            self._left_at = self.clock()
             return calls
 
     def _together(self) -> list[_Call]:
@@ -195,7 +195,4 @@ _lock = threading.Lock()
 def of(table: Hashable) -> GroupCommit:
     """Return this process's group commit for a table, given by its address and options."""
     with _lock:
-        commits = _of_tables.get(table)
-        if commits is None:
-            commits = _of_tables[table] = GroupCommit()
-        return commits
+        return _of_tables.setdefault(table, GroupCommit())

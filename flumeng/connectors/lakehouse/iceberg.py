@@ -45,7 +45,7 @@ TRANSFORMS = ("identity", "year", "month", "day", "hour")
 
 class IcebergSink(TableSink):
     def __init__(self, options: Iceberg, task: TaskRevision) -> None:
-        super().__init__(IcebergTable(options), options, task)
+        super().__init__(IcebergTable(options), group_commit.of(options), task)
 
 
 class IcebergTable(Table):

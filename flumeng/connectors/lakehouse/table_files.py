@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,7 +18,7 @@ from flumeng.connectors.api import chunks
 from flumeng.connectors.api.dead_letters import Refuse
 from flumeng.connectors.api.sink import BatchTooWideError, Row
 from flumeng.connectors.files.formats import ParquetFile
-from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
+from flumeng.connectors.files.open_files import GATHERED_BYTES, OpenFiles
 from flumeng.connectors.lakehouse import partitions
 from flumeng.connectors.lakehouse.partitions import Partition, Values
 from flumeng.filters.refused_times import refused
@@ -76,18 +76,20 @@ class WriteFiles:
     """Stage that writes a split to files, one row each; a row without a path: too many files."""
 
     layout: Layout
+    gathered_bytes: int = GATHERED_BYTES
+    open_files: Callable[[], OpenFiles[Values, _OpenFile]] = OpenFiles
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         store, directory = open_store(self.layout.directory, self.layout.secrets.__getitem__)
-        files = _Files(self.layout, store, directory)
-        for events in chunks.tables(self._bounded(batches, refuse), GATHERED_BYTES):
+        files = _Files(self, store, directory)
+        for events in chunks.tables(self._bounded(batches, refuse), self.gathered_bytes):
             try:
                 files.write(_cast(events, self.layout.schema))
             except OSError as error:
                 raise store.explained(error) from error
-            if files.too_many:
+            if files.open.too_many:
                 yield pa.RecordBatch.from_pylist([{}], WRITTEN_SCHEMA)
                 return
         try:
@@ -125,7 +127,8 @@ class Unreachable:
 def read(rows: Sequence[Row]) -> list[TableFile]:
     """Return the files written by all splits. Raises BatchTooWideError for too many files."""
     if any(row["path"] is None for row in rows):
-        raise BatchTooWideError(f"over {MOST_FILES} files in one split: partition_by is too fine")
+        most = OpenFiles.most_files
+        raise BatchTooWideError(f"over {most} files in one split: partition_by is too fine")
     return [
         TableFile(
             row["path"],
@@ -142,25 +145,21 @@ def read(rows: Sequence[Row]) -> list[TableFile]:
 class _Files:
     """A split's open files, by partition values."""
 
-    def __init__(self, layout: Layout, store: FileStore, directory: str) -> None:
-        self._layout = layout
+    def __init__(self, stage: WriteFiles, store: FileStore, directory: str) -> None:
+        self._layout = stage.layout
         self._store = store
         self._directory = directory
-        self._files: OpenFiles[Values, _OpenFile] = OpenFiles()
-
-    @property
-    def too_many(self) -> bool:
-        return self._files.too_many
+        self.open = stage.open_files()
 
     def write(self, events: pa.Table) -> None:
         parts = partitions.split(events, self._layout.partitions)
-        for values, rows in self._files.in_order(parts):
-            if self.too_many:
+        for values, rows in self.open.in_order(parts):
+            if self.open.too_many:
                 return
-            self._files.get(values, partial(self._new, values)).write(rows)
+            self.open.get(values, partial(self._new, values)).write(rows)
 
     def finish(self) -> list[_OpenFile]:
-        files = self._files.close_all()
+        files = self.open.close_all()
         for directory in {file.directory for file in files}:
             self._store.sync(directory)
         return files

@@ -10,8 +10,9 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ import pyarrow as pa
 from flumeng.connectors.api.dead_letters import schema_around
 from flumeng.connectors.api.sink import Attempt, BatchId, Row, TaskRevision, Written
 from flumeng.connectors.lakehouse import group_commit, table_files
-from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit
 from flumeng.connectors.lakehouse.options import Delta, Iceberg
 from flumeng.connectors.lakehouse.table_files import Layout, TableFile, Unreachable, WriteFiles
 from flumeng.events.lazy_batch import LazyBatch
@@ -31,11 +32,6 @@ from flumeng.platform.file_store import LOCAL
 
 COMMITS = 12
 """Most attempts when other writers commit first."""
-PAUSE_SECONDS = 0.05
-ANSWER_SECONDS = 20.0
-"""Time limit of a call; the task's whole step may take 30 s."""
-FORGET_SECONDS = 300.0
-"""A hanging call is abandoned after this long: its server may be gone."""
 _Result = TypeVar("_Result")
 
 
@@ -121,13 +117,14 @@ class TableSink:
     roots = ()
     identified = writes_at_once = False
 
-    def __init__(self, table: Table, key: Hashable, task: TaskRevision) -> None:
-        """Sinks with an equal ``key`` share their commits."""
+    def __init__(
+        self, table: Table, commits: GroupCommit, task: TaskRevision, call: Caller | None = None
+    ) -> None:
         self._table = table
         self._task = f"{task.flow}/{task.task}"
-        self._commits = group_commit.of(key)
+        self._commits = commits
         self._commits.join(self, self._task)
-        self._call = _Caller()
+        self._call = call or Caller()
         self._layouts: dict[pa.Schema, Layout] = {}
 
     def probe(self) -> None:
@@ -151,28 +148,15 @@ class TableSink:
     def _layout(self, events: pa.Schema) -> Layout:
         layout = self._layouts.get(events)
         if layout is None:
-            layout = self._repeated(self._table.prepare, events)
+            layout = self._call.repeated(self._table.prepare, events)
             self._layouts = {events: layout}
         return layout
 
     def _commit(self, files: Sequence[TableFile], batch: BatchId | None) -> None:
-        add = partial(self._repeated, self._table.add)
-        if not self._commits.commit(Addition(files, batch), self._task, add, ANSWER_SECONDS):
+        add, patience = partial(self._call.repeated, self._table.add), self._call.answer_seconds
+        if not self._commits.commit(Addition(files, batch), self._task, add, patience):
             self._layouts = {}
             raise UnavailableError("the table changed while files for it were written")
-
-    def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
-        """Call ``step`` again while other writers commit first."""
-        began = time.monotonic()
-        for attempt in itertools.count(1):
-            try:
-                return self._call(partial(step, *given))
-            except OvertakenError as error:
-                if attempt == COMMITS or time.monotonic() - began > ANSWER_SECONDS:
-                    text = f"other writers committed first {attempt} times: {error}"
-                    raise UnavailableError(text) from error
-            time.sleep(PAUSE_SECONDS * 2 ** min(attempt, 6) * random.uniform(0.5, 1.5))
-        raise AssertionError
 
 
 class LocalDirectory:
@@ -203,14 +187,19 @@ def imported(package: str, extra: str) -> Any:
         raise UserError(f"{package} is not installed: pip install 'flumeng[{extra}]'") from error
 
 
-class _Caller:
-    """Runs calls that may hang, one at a time, each within ANSWER_SECONDS. A call that ends later
-    is harmless: it commits its own batch, or another writer has committed first."""
+@dataclass
+class Caller:
+    """Runs calls that may hang, one at a time. A call that ends after ``answer_seconds`` is
+    harmless: it commits its own batch, or another writer has committed first."""
 
-    def __init__(self) -> None:
-        self._one_at_a_time = threading.Lock()
-        self._last: threading.Thread | None = None
-        self._began = 0.0
+    answer_seconds: float = 20.0
+    """Time limit of a call; the task's whole step may take 30 s."""
+    forget_seconds: float = 300.0
+    """A hanging call is abandoned after this long: its server may be gone."""
+    pause_seconds: float = 0.05
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    _last: threading.Thread | None = None
+    _began: float = 0.0
 
     def __call__(self, call: Callable[[], _Result]) -> _Result:
         outcome: list[_Result] = []
@@ -224,14 +213,27 @@ class _Caller:
 
         with self._one_at_a_time:
             seconds = time.monotonic() - self._began
-            if self._last is not None and self._last.is_alive() and seconds < FORGET_SECONDS:
+            if self._last is not None and self._last.is_alive() and seconds < self.forget_seconds:
                 raise UnavailableError(f"the table has not responded for {seconds:.0f} s")
             self._began = time.monotonic()
             self._last = threading.Thread(target=run, name="table", daemon=True)
             self._last.start()
-            self._last.join(ANSWER_SECONDS)
+            self._last.join(self.answer_seconds)
         if failed:
             raise failed[0]
         if not outcome:
-            raise UnavailableError(f"the table did not respond within {ANSWER_SECONDS:.0f} s")
+            raise UnavailableError(f"the table did not respond within {self.answer_seconds:.0f} s")
         return outcome[0]
+
+    def repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
+        """Call ``step`` again while other writers commit first."""
+        began = time.monotonic()
+        for attempt in itertools.count(1):
+            try:
+                return self(partial(step, *given))
+            except OvertakenError as error:
+                if attempt == COMMITS or time.monotonic() - began > self.answer_seconds:
+                    text = f"other writers committed first {attempt} times: {error}"
+                    raise UnavailableError(text) from error
+            time.sleep(self.pause_seconds * 2 ** min(attempt, 6) * random.uniform(0.5, 1.5))
+        raise AssertionError

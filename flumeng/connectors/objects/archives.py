@@ -50,12 +50,11 @@ def kind_of(content: Content) -> Kind | None:
 
 
 def parts_of_members(
-    opened: OpenItem, content: Content, kind: Kind, find: FindIn, *, start: int, end: int
+    opened: OpenItem, content: Content, find: FindIn, allowance: Allowance, *, start: int, end: int
 ) -> Iterator[tuple[Origin, Part]]:
     """Yield parts in [start, end). Nested archives raise CorruptError after all other members."""
     base, archives = 0, []
-    allowance = Allowance(opened.item.size)
-    for member in _members(opened, content, kind, allowance):
+    for member in _members(opened, content, allowance):
         name = _shown(member.name)
         parts = [part for part in name.split("/") if part.strip(".")]
         if name.endswith(COPYING) or any(map(is_hidden, parts)):
@@ -86,10 +85,8 @@ def parts_of_members(
         raise CorruptError(f"nested archives are not read: {archives[0]}{others}")
 
 
-def _members(
-    opened: OpenItem, content: Content, kind: Kind, allowance: Allowance
-) -> Iterator[Member]:
-    if kind == "tar":
+def _members(opened: OpenItem, content: Content, allowance: Allowance) -> Iterator[Member]:
+    if kind_of(content) == "tar":
         return tar_members.members(content.blocks, allowance)
     if content is not opened:
         raise CorruptError("compressed zips are not read")

@@ -18,11 +18,13 @@ from flumeng.platform.options.locations import located
 from flumeng.platform.options.patterns import split_query
 
 AT_ONCE = 8
+Open = Callable[[str], tuple[FileStore, str]]
 
 
 class Cleanup:
-    def __init__(self, source: ObjectsSource) -> None:
+    def __init__(self, source: ObjectsSource, open_: Open = open_store) -> None:
         self._source = source
+        self._open = open_
         globs = [split_query(path)[0] for path in source.paths]
         fixed = (re.split(r"[*?\[]", glob, maxsplit=1)[0].rpartition("/")[0] for glob in globs)
         self._roots = sorted((f"{root}/" for root in fixed), key=len, reverse=True)
@@ -51,7 +53,7 @@ class Cleanup:
         return ""
 
     def _once(self, act: Callable[[FileStore, str, Item], None], item: Item) -> str:
-        store, path = open_store(located(item.location, self._source.credentials))
+        store, path = self._open(located(item.location, self._source.credentials))
         name = split_query(item.location)[0]
         try:
             if _is_there(item, store, path):

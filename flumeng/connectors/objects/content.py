@@ -196,15 +196,16 @@ class Member(NamedTuple):
 class Allowance:
     """The remaining unpacking limits of an archive. Raises CorruptError for a zip bomb."""
 
-    def __init__(self, packed: int) -> None:
-        self._members = MOST_MEMBERS
-        self._bytes = min(max(FREE_BYTES, MOST_TIMES * packed), MOST_POSITION)
+    def __init__(self, packed: int, members: int = MOST_MEMBERS, free: int = FREE_BYTES) -> None:
+        self._members = members
+        self._bytes = min(max(free, MOST_TIMES * packed), MOST_POSITION)
+        self._too_many = f"it has more than {members} members"
         self._too_large = f"its {packed} bytes unpack to more than {self._bytes} bytes"
 
     def count(self) -> None:
         self._members -= 1
         if self._members < 0:
-            raise CorruptError(f"it has more than {MOST_MEMBERS} members")
+            raise CorruptError(self._too_many)
 
     def take(self, size: int) -> None:
         self._bytes -= size

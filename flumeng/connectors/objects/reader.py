@@ -16,7 +16,7 @@ from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects import lines
 from flumeng.connectors.objects.archives import Origin, kind_of, parts_of_members
 from flumeng.connectors.objects.compression import content_of
-from flumeng.connectors.objects.content import Content, is_utf8
+from flumeng.connectors.objects.content import Allowance, Content, is_utf8
 from flumeng.connectors.objects.formats import MODULES, Part, Rows, Segment, parts_of
 from flumeng.connectors.objects.lines import Cut
 from flumeng.connectors.objects.open_item import SMALL_BYTES, ChangedError, OpenItem, name_of
@@ -103,9 +103,11 @@ class ObjectsReader:
             if item.until is not None:
                 end = min(end, item.until)
             content = content_of(opened)
-            kind = kind_of(content) if self.source.archives else None
-            if kind is not None:
-                yield from parts_of_members(opened, content, kind, self._find, start=start, end=end)
+            if self.source.archives and kind_of(content) is not None:
+                allowance = Allowance(item.size)
+                yield from parts_of_members(
+                    opened, content, self._find, allowance, start=start, end=end
+                )
             else:
                 origin = Origin(item, opened.name, item.modified_us)
                 yield from ((origin, part) for part in self._find(content, start, end))

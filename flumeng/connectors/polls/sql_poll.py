@@ -97,9 +97,12 @@ class Page:
 class SqlPoll:
     """``Poll`` of a database."""
 
-    def __init__(self, options: SqlPollSource, query: JdbcQuery) -> None:
+    def __init__(
+        self, options: SqlPollSource, query: JdbcQuery, page_rows: int = PAGE_ROWS
+    ) -> None:
         self._options = options
         self._query = query
+        self._page_rows = page_rows
         self._statements = Statements(options)
 
     def ask(self, state: str, due: datetime) -> Answer:  # noqa: ARG002
@@ -137,7 +140,7 @@ class SqlPoll:
         below = None if track.start_from is None else int(track.start_from) - 1
         below = below if at.value is None else _number(at.value, track)
         behind = None if below is None else Position(below)
-        page = self._unique(track, self._page(track, behind, f"<= {top}", PAGE_ROWS))
+        page = self._unique(track, self._page(track, behind, f"<= {top}"))
         settled_to = settled(marks, now_us, settle_us)
         count, below = complete([_number(v, track) for v in page.values], below, settled_to)
         all_taken = count == len(page.values)
@@ -156,7 +159,7 @@ class SqlPoll:
         settled_to = EPOCH + timedelta(microseconds=now_us)
         settled_to -= timedelta(seconds=track.settle_seconds)
         bound = self._statements.dialect.constant(time_bound(settled_to, zone))
-        page = self._page(track, behind, f"< {bound}", PAGE_ROWS)
+        page = self._page(track, behind, f"< {bound}")
         if track.key is not None:
             page = self._unique(track, page)
         elif page.full:
@@ -173,7 +176,7 @@ class SqlPoll:
     ) -> Page:
         """Return a full page without the last value's rows; a larger page if all have it."""
         if not page.last_group:
-            page = self._page(track, behind, until, PAGE_ROWS, LARGEST)
+            page = self._page(track, behind, until, LARGEST)
         if not page.full:
             return page
         if not page.last_group:
@@ -184,10 +187,10 @@ class SqlPoll:
         return page.first(page.last_group)
 
     def _page(
-        self, track: TrackColumn, behind: Position | None, until: str, count: int, times: int = 1
+        self, track: TrackColumn, behind: Position | None, until: str, times: int = 1
     ) -> Page:
         """Return the first rows. A database may send other rows first: then fewer are requested."""
-        count, most = count * times, PAGE_BYTES * times
+        count, most = self._page_rows * times, PAGE_BYTES * times
         while True:
             result = self._query(self._statements.page(track, behind, until, count), most)
             page = Page.of(result, count, keyed=track.key is not None)

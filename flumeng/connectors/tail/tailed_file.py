@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flumeng.connectors.api.framing import TRAILER_BYTES
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.connectors.tail.descriptors import of_followed_files
+from flumeng.connectors.tail.descriptors import Descriptors
 from flumeng.connectors.tail.file_position import (
     MARK_BYTES,
     FileKey,
@@ -40,6 +40,7 @@ class Following:
     encoding: str
     clock_us: Callable[[], int]
     allows: Callable[[str], bool]
+    descriptors: Descriptors
     hole_bytes: int = 0
 
 
@@ -68,7 +69,6 @@ class TailedFile:
         self.unread = 0
         self._following = following
         self._limit = following.rules.max_line_bytes + TRAILER_BYTES + 1
-        self._descriptors = of_followed_files()
         self._fd = -1
         self._left: tuple[int, int] | None = None
         self.continue_from(cursor)
@@ -114,17 +114,17 @@ class TailedFile:
     def open(self, path: str) -> bool:
         """Open ``path``; return False when it is another file now. Access is checked on the open
         file: names can be redirected. Raises OSError, with EMFILE beyond the descriptor budget."""
-        if not self._descriptors.take():
+        if not self._following.descriptors.take():
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             if FileKey.of(os.fstat(fd)) != self.key:
                 os.close(fd)
-                self._descriptors.give_back()
+                self._following.descriptors.give_back()
                 return False
             self._require_allowed(fd)
         except OSError:
-            self._descriptors.give_back()
+            self._following.descriptors.give_back()
             raise
         self._fd = fd
         self._left = None
@@ -145,7 +145,7 @@ class TailedFile:
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-            self._descriptors.give_back()
+            self._following.descriptors.give_back()
         self._left = None
         self._fd = self._size_of_rest = -1
         self._seen = self._ended_as = None

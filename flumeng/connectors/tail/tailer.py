@@ -31,7 +31,7 @@ from itertools import chain
 
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.compressed_file import MAGIC_BYTES, CompressedFile, is_compressed
-from flumeng.connectors.tail.descriptors import of_followed_files
+from flumeng.connectors.tail.descriptors import Descriptors, of_followed_files
 from flumeng.connectors.tail.file_position import FileKey, FilePosition, state_key
 from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.rotated_copies import may_be_made_of, rest_of
@@ -71,15 +71,16 @@ class Tailer:
         *,
         note: Callable[[Mapping[str, object]], None] = lambda _: None,
         allows: Callable[[str], bool] = lambda _: True,
+        descriptors: Descriptors | None = None,
     ) -> None:
         self.cut = 0
         rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
-        self._following = Following(hostname, rules, options.encoding, clock_us, allows)
+        files = descriptors or of_followed_files()
+        self._following = Following(hostname, rules, options.encoding, clock_us, allows, files)
         self._last_line_seconds = options.last_line_seconds or float("inf")
         self._poll_seconds = options.poll_seconds
         self._timer = timer
         self._next_scan = self._next_measure = self._next_sum = float("-inf")
-        self._descriptors = of_followed_files()
         self.starved = False
         self.unread_bytes = 0
         self._files: dict[FileKey, TailedFile] = {}
@@ -186,11 +187,11 @@ class Tailer:
 
     def _starve(self) -> None:
         self.starved = True
-        self._descriptors.lack()
+        self._following.descriptors.lack()
 
     def _may_rest(self, file: TailedFile, now: float) -> bool:
         """Return whether to close a file without new content."""
-        quiet = now - file.quiet_since >= IDLE_SECONDS or self._descriptors.is_short
+        quiet = now - file.quiet_since >= IDLE_SECONDS or self._following.descriptors.is_short
         return (
             quiet
             and file.is_open

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,21 +12,51 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision
-from flumeng.connectors.lakehouse.delta import DeltaSink
-from flumeng.connectors.lakehouse.group_commit import GroupCommit
-from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.delta import DeltaLake, DeltaSink
+from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit
+from flumeng.connectors.lakehouse.iceberg import IcebergSink, IcebergTable
 from flumeng.connectors.lakehouse.options import Catalog, Delta, Evolution, Iceberg
-from flumeng.connectors.lakehouse.tables import TableSink
+from flumeng.connectors.lakehouse.tables import Table, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 
 TASK = TaskRevision("web", "collect.0", 1)
 SPARK: Any = None
 
 
+Before = Callable[[Sequence[Addition]], None]
+
+
+class OvertakenDelta(DeltaLake):
+    """``before`` is called between each look at the table and the commit after it."""
+
+    def __init__(self, options: Delta, before: Before) -> None:
+        super().__init__(options)
+        self._before = before
+
+    def _append(self, table: Any, additions: Sequence[Addition]) -> None:
+        self._before(additions)
+        super()._append(table, additions)
+
+
+class OvertakenIceberg(IcebergTable):
+    """As ``OvertakenDelta``."""
+
+    def __init__(self, options: Iceberg, before: Before) -> None:
+        super().__init__(options)
+        self._before = before
+
+    def _append(self, table: Any, additions: Sequence[Addition]) -> None:
+        self._before(additions)
+        super()._append(table, additions)
+
+
 class Lake(Protocol):
     """A table of one format in a directory, and its content for other readers."""
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink: ...
+
+    def our_table(self, *by: str, before: Before | None = None) -> Table:
+        """The table that a sink writes to. ``before`` is called between look and commit."""
 
     def rows(self) -> pa.Table: ...
 
@@ -45,6 +76,10 @@ class DeltaDirectory:
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
         return DeltaSink(Delta(self.place, by, schema), task)
+
+    def our_table(self, *by: str, before: Before | None = None) -> Table:
+        options = Delta(self.place, by)
+        return DeltaLake(options) if before is None else OvertakenDelta(options, before)
 
     def rows(self) -> pa.Table:
         return DeltaTable(self.place).to_pyarrow_table()
@@ -66,6 +101,10 @@ class IcebergDirectory:
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
         return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), task)
+
+    def our_table(self, *by: str, before: Before | None = None) -> Table:
+        options = Iceberg(self.catalog, "web.events", by)
+        return IcebergTable(options) if before is None else OvertakenIceberg(options, before)
 
     def table(self) -> Any:
         uri, warehouse = self.catalog.uri, self.catalog.warehouse

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +18,7 @@ from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError
 from flumeng.connectors.console.sink import LINE_CHARACTERS, LINES_PER_BATCH, render, show
-from flumeng.connectors.files import open_files
-from flumeng.connectors.files import sink as files
+from flumeng.connectors.files.open_files import OpenFiles
 from flumeng.connectors.files.options import Files, Roll
 from flumeng.connectors.files.sink import FilesSink, StageFiles
 from flumeng.events.lazy_batch import LazyBatch
@@ -33,6 +33,7 @@ from zkschema.records import Commit
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
 HOUR = 3_600_000_000
+TEN_FILES = partial(OpenFiles, most_files=10)
 
 
 def trial() -> LazyBatch:
@@ -52,12 +53,13 @@ def batch(*bodies: bytes | None, hours: list[int] | None = None) -> pa.RecordBat
     )
 
 
-def stage(tmp_path: Path, options: Files, *batches: pa.RecordBatch) -> list[dict[str, object]]:
+def stage(
+    tmp_path: Path, options: Files, *batches: pa.RecordBatch, **limits: Any
+) -> list[dict[str, object]]:
     staging = tmp_path / "staging"
     staging.mkdir()
-    return [
-        row for out in StageFiles(options, str(staging))(iter(batches)) for row in out.to_pylist()
-    ]
+    write = StageFiles(options, str(staging), **limits)
+    return [row for out in write(iter(batches)) for row in out.to_pylist()]
 
 
 def test_parquet_keeps_every_column_and_type(tmp_path: Path) -> None:
@@ -76,12 +78,10 @@ def test_parquet_is_compressed_as_asked(tmp_path: Path, compression: Compression
     assert found == ("UNCOMPRESSED" if compression == "none" else compression.upper())
 
 
-def test_parquet_grows_by_bounded_row_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_grows_by_bounded_row_groups(tmp_path: Path) -> None:
     parts = [batch(*[b"x" * 100] * 50) for _ in range(10)]
-    monkeypatch.setattr(files, "GATHERED_BYTES", 2 * parts[0].nbytes)
-    (row,) = stage(tmp_path, Files(f"{tmp_path}/lake"), *parts)
+    options = Files(f"{tmp_path}/lake")
+    (row,) = stage(tmp_path, options, *parts, gathered_bytes=2 * parts[0].nbytes)
     metadata = pq.ParquetFile(row["source"]).metadata
     assert (metadata.num_rows, metadata.num_row_groups) == (500, 5)
 
@@ -114,15 +114,13 @@ def test_each_directory_has_its_file_and_no_row_is_lost(tmp_path: Path) -> None:
     assert sum(int(str(row["events"])) for row in rows) == 5
 
 
-def test_files_are_closed_by_least_recent_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_closed_by_least_recent_use(tmp_path: Path) -> None:
     """Three directories and two open files: a directory that is written to all the time has one
     file."""
-    monkeypatch.setattr(open_files, "OPEN_FILES", 2)
-    monkeypatch.setattr(files, "GATHERED_BYTES", 1)
     options = Files(f"{tmp_path}/lake/%H", "text", "none")
-    rows = stage(tmp_path, options, *[batch(b"x", hours=[h]) for h in (0, 1, 0, 2, 0, 1, 0)])
+    parts = [batch(b"x", hours=[h]) for h in (0, 1, 0, 2, 0, 1, 0)]
+    two = partial(OpenFiles, most_open=2)
+    rows = stage(tmp_path, options, *parts, gathered_bytes=1, open_files=two)
     found = [(str(row["target"]).split("/")[-2], row["events"]) for row in rows]
     assert sorted(found) == [("00", 4), ("01", 1), ("01", 1), ("02", 1)]
 
@@ -142,12 +140,10 @@ def test_random_event_times_do_not_make_batches_small(tmp_path: Path, every: int
     assert len(codec.encode(record)) < paths.commit("web", "t@1").row.size_bytes
 
 
-def test_more_files_than_a_commit_can_hold_are_reported_as_too_wide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_files, "MOST_FILES", 10)
+def test_more_files_than_a_commit_can_hold_are_reported_as_too_wide(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake/%Y/%m/%d/%H", "text", "none")
-    (row,) = stage(tmp_path, options, batch(*[b"x"] * 11, hours=list(range(11))))
+    events = batch(*[b"x"] * 11, hours=list(range(11)))
+    (row,) = stage(tmp_path, options, events, open_files=TEN_FILES)
     assert row == {"source": None, "target": None, "events": 0, "refused": 0}
     with pytest.raises(BatchTooWideError):
         FilesSink(options, TASK).written([row])
@@ -174,21 +170,16 @@ def test_no_events_make_no_files(tmp_path: Path) -> None:
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-def test_full_file_is_closed_and_the_batch_continues_in_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "GATHERED_BYTES", 1)
+def test_full_file_is_closed_and_the_batch_continues_in_another(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "none", roll=Roll(bytes=11))
-    rows = stage(tmp_path, options, *[batch(b"1234567", b"8")] * 3)
+    rows = stage(tmp_path, options, *[batch(b"1234567", b"8")] * 3, gathered_bytes=1)
     assert [row["events"] for row in rows] == [4, 2]
 
 
-def test_column_of_too_many_values_makes_batches_small_and_few_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_files, "MOST_FILES", 10)
+def test_column_of_too_many_values_makes_batches_small_and_few_files(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake/{{body}}", "text", "none")
-    (row,) = stage(tmp_path, options, batch(*[b"%d" % n for n in range(500)]))
+    events = batch(*[b"%d" % n for n in range(500)])
+    (row,) = stage(tmp_path, options, events, open_files=TEN_FILES)
     assert row["source"] is None
     assert len(list((tmp_path / "staging").iterdir())) <= 11
 

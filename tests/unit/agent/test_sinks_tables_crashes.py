@@ -18,6 +18,7 @@ import pytest
 
 from flumeng.agent.collector.batch import Batch
 from flumeng.connectors.api.sink import Written
+from flumeng.connectors.lakehouse.group_commit import GroupCommit
 from flumeng.connectors.lakehouse.tables import TableSink
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.owner_steps import Baton, CrashError, Steps, TurnTaking, crash
@@ -67,7 +68,7 @@ class WorldOfTable(World):
 
     def write(self, sink: TableSink, _batch: Batch, events: list[str], steps: Steps) -> Written:
         stepping: Any = Stepping(sink._table, steps)
-        looked = TableSink(stepping, object(), TASK)
+        looked = TableSink(stepping, GroupCommit(), TASK)
         return looked.written(staged(looked, pa.table({"event": events})))
 
     def rows(self) -> list[str]:

@@ -16,6 +16,7 @@ from flumeng.agent.ingest import batch
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.http.options import Http
+from flumeng.connectors.http.received_body import Limits
 from flumeng.connectors.http.source import HttpSource
 from tests.testkit.waiting import PATIENCE_SECONDS
 
@@ -82,9 +83,9 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    journal: Journal, **options: Any
+    journal: Journal, limits: Limits = Limits(), **options: Any
 ) -> AsyncIterator[tuple[HttpSource, Callable[[], Coroutine[Any, Any, Client]]]]:
-    source = HttpSource(Http(**{"listen": "127.0.0.1:0", **options}), journal.context)
+    source = HttpSource(Http(**{"listen": "127.0.0.1:0", **options}), journal.context, limits)
     clients: list[Client] = []
     try:
         await source.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.connectors.http import received_body as http_received_body
+from flumeng.connectors.http.received_body import Limits
 from flumeng.connectors.http.senders import Senders
 from flumeng.connectors.network.senders import PeerLimits, SenderAuth
 from flumeng.platform.errors import UserError
@@ -92,14 +92,12 @@ def test_known_senders_are_accepted_under_their_names(header: str, client: str) 
         "Authorization: Basic /w==",
     ],
 )
-def test_unknown_senders_are_answered_401_before_their_body(
-    header: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_received_body, "DRAIN_SECONDS", 10 * PATIENCE_SECONDS)
+def test_unknown_senders_are_answered_401_before_their_body(header: str) -> None:
+    limits = Limits(drain_seconds=10 * PATIENCE_SECONDS)
 
     async def test() -> None:
         journal = Journal()
-        async with serving(journal, auth=auth()) as (_, connect):
+        async with serving(journal, limits, auth=auth()) as (_, connect):
             sender = await connect()
             sender.send(
                 f"POST / HTTP/1.1\r\nHost: h\r\n{header}\r\nContent-Length: 9\r\n\r\n".encode()

@@ -7,24 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.connectors.tail import tailed_file, tailer
 from flumeng.connectors.tail.descriptors import Descriptors
 from flumeng.connectors.tail.tailer import IDLE_SECONDS
 from tests.testkit.ingest_worker import Follower, copy_and_truncate, write
 
 
 @pytest.fixture
-def budget(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
-    descriptors = Descriptors(4)
-    for module in (tailed_file, tailer):
-        monkeypatch.setattr(module, "of_followed_files", lambda: descriptors)
-    return descriptors
+def budget() -> Descriptors:
+    return Descriptors(4)
 
 
 def test_more_files_than_descriptors_are_read_in_turn(tmp_path: Path, budget: Descriptors) -> None:
     for number in range(50):
         write(tmp_path / f"{number}.log", f"{number} one\n")
-    follower = Follower(tmp_path / "*.log")
+    follower = Follower(tmp_path / "*.log", descriptors=budget)
     for _ in range(100):
         follower.poll()
         assert budget.taken <= budget.most
@@ -47,7 +43,7 @@ def test_an_idle_file_is_closed_and_read_on_when_it_grows(
 ) -> None:
     log = tmp_path / "app.log"
     write(log, "one\nunfinished")
-    follower = Follower(log)
+    follower = Follower(log, descriptors=budget)
     assert follower.settle() == ["one"]
     assert budget.taken == 1
     follower.poll(IDLE_SECONDS)
@@ -66,7 +62,7 @@ def test_unread_bytes_are_counted(tmp_path: Path, budget: Descriptors) -> None:
     assert budget.most
     log = tmp_path / "app.log"
     write(log, "one\n")
-    follower = Follower(log)
+    follower = Follower(log, descriptors=budget)
     follower.settle()
     assert follower.tailer.unread_bytes == 0
     write(log, "two\nthr")
@@ -83,7 +79,7 @@ def test_unread_bytes_are_counted(tmp_path: Path, budget: Descriptors) -> None:
 def test_unfinished_copy_of_a_closed_file_is_not_read(tmp_path: Path, budget: Descriptors) -> None:
     log, copy = tmp_path / "app.log", tmp_path / "app.log.1"
     write(log, "".join(f"line {number}\n" for number in range(1000)))
-    follower = Follower(tmp_path / "app.log*")
+    follower = Follower(tmp_path / "app.log*", descriptors=budget)
     lines = follower.settle()
     follower.poll(IDLE_SECONDS)
     assert budget.taken == 0

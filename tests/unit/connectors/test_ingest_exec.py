@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 import uvloop
 
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
-from flumeng.connectors.exec import source as exec_module
 from flumeng.connectors.exec.options import Exec
-from flumeng.connectors.exec.source import ExecSource
+from flumeng.connectors.exec.source import LAST_OUTPUT_SECONDS, ExecSource
 from tests.testkit.waiting import async_wait_for
 
 
-def test_output_of_a_command_waits_for_the_end_of_a_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_output_of_a_command_waits_for_the_end_of_a_pause() -> None:
     """Also when the command has ended meanwhile."""
-    monkeypatch.setattr(exec_module, "LAST_OUTPUT_SECONDS", 0.1)
     blocks: list[ReceivedBlock] = []
 
     async def test() -> None:
@@ -29,7 +24,7 @@ def test_output_of_a_command_waits_for_the_end_of_a_pause(
         )
         source.pause()
         await source.start()
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.5 + LAST_OUTPUT_SECONDS)
         assert not blocks
         source.resume()
         await async_wait_for(lambda: blocks and blocks[-1].state)

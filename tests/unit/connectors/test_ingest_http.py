@@ -12,10 +12,8 @@ import pytest
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.http import app as http_app
 from flumeng.connectors.http import body as http_body
-from flumeng.connectors.http import protocol as http_protocol
-from flumeng.connectors.http import received_body as http_received_body
-from flumeng.connectors.http import source as http
-from flumeng.connectors.http.body import RefusedError
+from flumeng.connectors.http.body import MemoryBound, RefusedError
+from flumeng.connectors.http.received_body import Limits
 from flumeng.journal.log.frame import MAX_ROWS
 from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
 from tests.unit.connectors.http_sending import Client, Journal, run, serving
@@ -76,14 +74,10 @@ def test_senders_get_429_under_back_pressure() -> None:
     run(test)
 
 
-def test_events_not_durable_at_the_stop_are_not_confirmed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http, "SETTLE_SECONDS", 0.1)
-
+def test_events_not_durable_at_the_stop_are_not_confirmed() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
-        async with serving(journal) as (source, connect):
+        async with serving(journal, Limits(settle_seconds=0.1)) as (source, connect):
             client, half, idle = await connect(), await connect(), await connect()
             client.post(b"x")
             half.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf")
@@ -101,14 +95,13 @@ def test_events_not_durable_at_the_stop_are_not_confirmed(
     run(test)
 
 
-def test_slow_journal_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_app, "DURABLE_SECONDS", 0.05)
-
+def test_slow_journal_is_answered_with_503() -> None:
     async def test() -> None:
-        async with serving(Journal(durable=False)) as (_, connect):
+        async with serving(Journal(durable=False), Limits(durable_seconds=0.05)) as (_, connect):
             client = await connect()
             client.post(b"x")
-            assert await client.status() == 503
+            status, _, said = await client.answer()
+            assert (status, said["error"]) == (503, "not durable within 0 s: retry")
 
     run(test)
 
@@ -219,14 +212,12 @@ def bodies_of(piece: Messages) -> list[bytes]:
     return [piece.data[start:end] for start, end in zip(*piece.bounds, strict=True)]
 
 
-def test_slow_senders_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(http_received_body, "BODY_SECONDS", 1.0)
-    monkeypatch.setattr(http_received_body, "DRAIN_SECONDS", 0.1)
+def test_slow_senders_are_cut_off() -> None:
+    limits = Limits(head_seconds=1.0, body_seconds=1.0, drain_seconds=0.1)
 
     async def test() -> None:
         journal = Journal()
-        async with serving(journal) as (_, connect):
+        async with serving(journal, limits) as (_, connect):
             silent, slow_head, slow_body = await connect(), await connect(), await connect()
             slow_again = await connect()
             slow_again.post(b"first")
@@ -250,11 +241,9 @@ def test_slow_senders_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test)
 
 
-def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_app.BODIES, "most_bytes", 100_000)
-
+def test_all_bodies_together_are_bounded() -> None:
     async def test() -> None:
-        async with serving(Journal()) as (_, connect):
+        async with serving(Journal(), Limits(MemoryBound(100_000))) as (_, connect):
             holding, one_more = await connect(), await connect()
             holding.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 90001\r\n\r\n")
             holding.send(b"x" * 90_000)
@@ -298,20 +287,17 @@ def test_large_body_is_parsed_in_a_thread_and_delays_no_other() -> None:
     run(test)
 
 
-def test_unpacked_bytes_count_and_are_released_when_they_are_durable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unpacked_bytes_count_and_are_released_when_they_are_durable() -> None:
     """A body of 4 KB that unpacks to 4 MB is one of 4 MB."""
-    monkeypatch.setattr(http_app.BODIES, "most_bytes", 6_000_000)
     bomb = gzip.compress(b"x" * 4_000_000)
 
     async def test() -> None:
-        journal = Journal(durable=False)
-        async with serving(journal, max_line_bytes=1 << 24) as (_, connect):
+        journal, bodies = Journal(durable=False), MemoryBound(6_000_000)
+        async with serving(journal, Limits(bodies), max_line_bytes=1 << 24) as (_, connect):
             first, second = await connect(), await connect()
             first.post(bomb, "Content-Encoding: gzip")
             await async_wait_for(lambda: journal.blocks)
-            assert 4_000_000 <= http_app.BODIES.held_bytes < 4_010_000
+            assert 4_000_000 <= bodies.held_bytes < 4_010_000
             second.post(bomb, "Content-Encoding: gzip")
             status, headers, said = await second.answer()
             assert (status, headers["retry-after"]) == (429, "1")
@@ -322,7 +308,7 @@ def test_unpacked_bytes_count_and_are_released_when_they_are_durable(
             await async_wait_for(lambda: len(journal.blocks) >= 2)
             journal.make_durable()
             assert await second.status() == 200
-            assert http_app.BODIES.held_bytes == 0
+            assert bodies.held_bytes == 0
 
     run(test)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import threading
+from typing import Any
 
 import pytest
 
 from flumeng.connectors.http import app as http_app
+from flumeng.connectors.http.app import MOST_WAITING
 from tests.unit.connectors.http_sending import Journal, run, serving, silent
 
 
@@ -64,7 +66,7 @@ def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
 def test_undelivered_events_are_answered_504_and_the_next_request_is_served() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
-        options = {"ack": "delivered", "ack_timeout_seconds": 0.3}
+        options: dict[str, Any] = {"ack": "delivered", "ack_timeout_seconds": 0.3}
         async with serving(journal, **options) as (_, connect):
             client = await connect()
             client.post(b"x")
@@ -101,11 +103,8 @@ def test_waiting_sender_is_answered_503_when_the_source_stops() -> None:
     run(test)
 
 
-def test_sender_beyond_the_limit_of_waits_gets_429(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sender_beyond_the_limit_of_waits_gets_429() -> None:
     """Each wait gives its place back, however its request ends."""
-    monkeypatch.setattr(http_app, "_DELIVERY_SLOTS", threading.BoundedSemaphore(2))
 
     async def test() -> None:
         journal = Journal(durable=False)
@@ -132,4 +131,7 @@ def test_sender_beyond_the_limit_of_waits_gets_429(
             journal.context.deliveries.acked(3)
             assert await refused.status() == 200
 
-    run(test)
+    with contextlib.ExitStack() as others:
+        for _ in range(MOST_WAITING - 2):
+            others.enter_context(http_app._delivery_slot())
+        run(test)

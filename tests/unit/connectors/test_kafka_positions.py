@@ -11,11 +11,10 @@ import pytest
 
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import CutError, Gone, Reach, Standstill
-from flumeng.connectors.kafka import watcher as kafka_watcher
 from flumeng.connectors.kafka.admin import Bound
 from flumeng.connectors.kafka.brokers import Described, Offsets, PartitionKey, Topic
 from flumeng.connectors.kafka.positions import CUT, KafkaPositions, Watchers
-from flumeng.connectors.ranged import watcher
+from flumeng.connectors.ranged.watcher import POLL_SECONDS
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 
@@ -78,13 +77,6 @@ class ScriptedBrokers:
             raise CutError(f"{place}: truncation detected", end)
 
     def close(self) -> None: ...
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(watcher, "QUIET_SECONDS", 0.01)
-    monkeypatch.setattr(kafka_watcher, "BEGINNINGS_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -228,7 +220,7 @@ def test_tasks_share_one_kafka_watch_that_ends_with_the_last(
         task.positions.close()
     wait_for(lambda: watches() == 0)
     looks = brokers.looks
-    time.sleep(0.1)
+    time.sleep(2 * POLL_SECONDS)
     assert brokers.looks == looks
 
 

@@ -26,14 +26,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.objects import content, tar_members
-from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects import lines
+from flumeng.connectors.objects.archives import parts_of_members
+from flumeng.connectors.objects.compression import content_of
+from flumeng.connectors.objects.content import Allowance, Content
+from flumeng.connectors.objects.formats import Part, Segment, cuttable
+from flumeng.connectors.objects.open_item import OpenItem
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
-from flumeng.control.snapshot.items import Item, position_of
+from flumeng.control.snapshot.items import MOST_POSITION, Item, position_of
+from flumeng.platform.errors import CorruptError
 
 LANE = "web.objects.0"
+SOURCE = ObjectsSource(paths=("/in/*",))
 WRITTEN = 1_700_000_000
 Event = tuple[int, str, bytes]
 """Offset, member and body."""
@@ -401,18 +407,34 @@ def test_zip_that_contradicts_its_directory_is_damage(tmp_path: Path) -> None:
     assert (got, "its zip is damaged" in error.why) == ([], True)
 
 
-def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "FREE_BYTES", 4 << 20)
-    monkeypatch.setattr(content, "MOST_TIMES", 10)
+def find_lines(content: Content, start: int, end: int) -> Iterator[Part]:
+    return lines.parts(content, SOURCE, start, end)
+
+
+def unpacked(item: Item, allowance: Allowance) -> tuple[bytes, str]:
+    """The lines of the members until the allowance ends, and the error."""
+    opened = OpenItem.of(item, item.location, str)
+    content = content_of(opened)
+    found = parts_of_members(opened, content, find_lines, allowance, start=0, end=MOST_POSITION)
+    data = b""
+    with pytest.raises(CorruptError) as told:
+        for _, part in found:
+            assert isinstance(part, Segment)
+            data += part.data
+    return data, str(told.value)
+
+
+def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
     zeros = (b"0" * (1 << 20) + b"\n") * 16
     bomb = {"a": b"one\n", "bomb": zeros}
     for kind in ("zip", "tar.gz", "tar.zst"):
-        got, error = until_damage(written(tmp_path / f"a.{kind}", PACK[kind](bomb)))
-        assert got[0][2] == b"one"
-        assert 1 < len(got) < 8
-        assert "unpack to more than" in error.why
+        item = written(tmp_path / f"a.{kind}", PACK[kind](bomb))
+        data, why = unpacked(item, Allowance(1, free=4 << 20))
+        assert data.startswith(b"one\n0")
+        assert len(data) <= 4 << 20
+        assert "unpack to more than" in why
     inner = written(tmp_path / "b.tar", tar({"a.gz": gzip.compress(zeros)}))
-    assert "unpack to more than" in until_damage(inner)[1].why
+    assert "unpack to more than" in unpacked(inner, Allowance(1, free=4 << 20))[1]
     info = tarfile.TarInfo("holes")
     info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 60)}
     info.size = 1
@@ -432,23 +454,20 @@ def test_overlapping_members_are_refused(tmp_path: Path) -> None:
     assert "members overlap" in error.why
 
 
-def test_the_number_of_members_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "MOST_MEMBERS", 10)
+def test_the_number_of_members_is_bounded(tmp_path: Path) -> None:
     files = {str(n): b"%d\n" % n for n in range(12)}
     for kind in ("tar", "zip"):
-        got, error = until_damage(written(tmp_path / f"a.{kind}", PACK[kind](files)))
-        assert len(got) == 10
-        assert "more than 10 members" in error.why
+        item = written(tmp_path / f"a.{kind}", PACK[kind](files))
+        data, why = unpacked(item, Allowance(item.size, members=10))
+        assert len(data.splitlines()) == 10
+        assert "more than 10 members" in why
 
 
-def test_oversized_header_is_not_read_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tar_members, "MOST_HEADER_BYTES", 1 << 20)
-    item = written(tmp_path / "a.tar", tar({"a": b"one\n", "n" * (2 << 20): b"two\n"}))
+def test_oversized_header_is_not_read_into_memory(tmp_path: Path) -> None:
+    item = written(tmp_path / "a.tar", tar({"a": b"one\n", "n" * (17 << 20): b"two\n"}))
     got, error = until_damage(item)
     assert got == [(0, "a", b"one")]
-    assert "header of over 1 MiB" in error.why
+    assert "header of over 16 MiB" in error.why
 
 
 @pytest.mark.slow

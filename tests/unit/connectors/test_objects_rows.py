@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.files import formats
-from flumeng.connectors.objects import csv_rows, json_elements
+from flumeng.connectors.objects import json_elements
+from flumeng.connectors.objects.csv_rows import MOST_UNFIT
 from flumeng.connectors.objects.formats import numbered
-from flumeng.connectors.objects.json_elements import NOT_FINITE
+from flumeng.connectors.objects.json_elements import MOST_ELEMENT_BYTES, NOT_FINITE
 from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
@@ -195,10 +196,10 @@ def marked(
 @pytest.mark.slow
 @pytest.mark.parametrize("where", [(0,), (7, 8), (0, 1, 2_000, 2_001, 4_998, 4_999)])
 def test_csv_row_with_a_wrong_number_of_values_is_an_event_as_written(
-    tmp_path: Path, where: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, where: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 10_000)
-    rows = [[f"{n}", "x"] for n in range(5_000)]
+    """Also in another block of some megabytes than the rows around it."""
+    rows = [[f"{n}", "x" * 2000] for n in range(5_000)]
     for n in where:
         rows[n] = [str(n), 'a,"\n', "more"] if n % 2 else [str(n)]
     item = written(tmp_path / "a", csv_text([["a", "b"], *rows], "\n"))
@@ -214,14 +215,11 @@ def test_csv_row_with_a_wrong_number_of_values_is_an_event_as_written(
         assert marked(item, 0, at) + marked(item, at) == expected
 
 
-def test_csv_with_rows_of_the_wrong_width_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_csv_with_rows_of_the_wrong_width_only(tmp_path: Path) -> None:
     found = marked(written(tmp_path / "a", b"a,b\n1\n\xc3\xa4\n"))
     why = "csv: 1 values, not 2"
     assert found == [(0, b"1", why), (1, b"\xc3\xa4", why)]
-    monkeypatch.setattr(csv_rows, "MOST_UNFIT", 1000)
-    got, error = until_damage("csv", written(tmp_path / "b", b"a,b\n" + b"1\n" * 5000))
+    got, error = until_damage("csv", written(tmp_path / "b", b"a,b\n" + b"1\n" * 2 * MOST_UNFIT))
     assert (got, error.offset) == ([], 0)
 
 
@@ -381,11 +379,8 @@ def test_a_large_array_is_read_in_parts(tmp_path: Path, packed: bool) -> None:
     assert len(list(read("json", [broken], 0, 80_000))) == 80_000
 
 
-def test_an_element_that_is_too_long_is_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(json_elements, "MOST_ELEMENT_BYTES", 2 << 20)
-    item = written(tmp_path / "a", b'[1,"' + b"x" * (5 << 20) + b'"]')
+def test_an_element_that_is_too_long_is_damage(tmp_path: Path) -> None:
+    item = written(tmp_path / "a", b'[1,"' + b"x" * (MOST_ELEMENT_BYTES + (2 << 20)) + b'"]')
     got, error = until_damage("json", item)
     assert (got, error.offset) == ([b"1"], 1)
     assert "longer than" in error.why

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.connectors.api.sink import BatchId, TaskRevision
-from flumeng.connectors.lakehouse import group_commit, tables
-from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit, to_commit
-from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
+from flumeng.connectors.lakehouse import group_commit
+from flumeng.connectors.lakehouse.group_commit import MANY_CALLS, Addition, GroupCommit, to_commit
+from flumeng.connectors.lakehouse.tables import Caller, OvertakenError, Table, TableSink
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from tests.testkit.owner_steps import CrashError
 from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory, Lake, elsewhere, staged
@@ -37,13 +37,17 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group is committed when all of its tasks wait, on a slow machine too."""
-    monkeypatch.setattr(group_commit, "GATHER_SECONDS", 10.0)
+def patient() -> GroupCommit:
+    """A group that is committed when all of its tasks wait, on a slow machine too."""
+    return GroupCommit(gather_seconds=10.0)
 
 
-def sinks(lake: Lake, count: int = TASKS) -> list[TableSink]:
-    return [lake.sink(task=TaskRevision("web", f"collect.{n}", 1)) for n in range(count)]
+def task(number: int) -> TaskRevision:
+    return TaskRevision("web", f"collect.{number}", 1)
+
+
+def sinks(lake: Lake, commits: GroupCommit, count: int) -> list[TableSink]:
+    return [TableSink(lake.our_table(), commits, task(n)) for n in range(count)]
 
 
 def batch(task: int, number: int = 1) -> BatchId:
@@ -86,38 +90,39 @@ def found(lake: Lake) -> list[str]:
 
 
 def test_concurrent_tasks_share_a_commit(lake: Lake) -> None:
-    writers = sinks(lake)
+    writers = [lake.sink(task=task(n)) for n in range(TASKS)]
     commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
     assert at_once(commits) == [None] * TASKS
     assert found(lake) == [f"{n}" for n in range(TASKS)]
     assert lake.commits() <= 2
-    again = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(sinks(lake))]
+    writers = [lake.sink(task=task(n)) for n in range(TASKS)]
+    again = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
     before = lake.commits()
     assert at_once(again) == [None] * TASKS
     assert found(lake) == [f"{n}" for n in range(TASKS)], "each number was there"
     assert lake.commits() == before
 
 
-@pytest.mark.usefixtures("patient")
-def test_numbers_of_a_group_are_looked_up_one_by_one(lake: Lake) -> None:
+def test_numbers_of_a_group_are_looked_up_one_by_one(lake: Lake, patient: GroupCommit) -> None:
     """Some members were committed before they died, and some not."""
     for n in (1, 3):
         commit_of(lake.sink(), rows(f"{n}"))(batch(n))
-    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(sinks(lake, 4))]
+    writers = sinks(lake, patient, 4)
+    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
     assert at_once(commits) == [None] * 4
     assert found(lake) == ["0", "1", "2", "3"]
     assert lake.commits() == 3
 
 
-@pytest.mark.usefixtures("patient")
-def test_member_whose_files_do_not_fit_any_more_fails_alone(lake: Lake) -> None:
+def test_member_whose_files_do_not_fit_any_more_fails_alone(
+    lake: Lake, patient: GroupCommit
+) -> None:
     first = elsewhere(lake.sink())
     commit_of(first, rows("x", n=[1]))(batch(0))
-    late = lake.sink()
+    late, *writers = sinks(lake, patient, 4)
     commits = [(commit_of(late, rows("a", n=[1])), batch(0, 2))]
     lake.drop("n")
     before = lake.commits()
-    writers = sinks(lake, 4)[1:]
     commits += [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers, 1)]
     failed, *well = at_once(commits)
     assert isinstance(failed, UnavailableError)
@@ -129,13 +134,14 @@ def test_member_whose_files_do_not_fit_any_more_fails_alone(lake: Lake) -> None:
     assert found(lake) == ["1", "2", "3", "a", "x"]
 
 
-@pytest.mark.usefixtures("patient")
-def test_member_that_the_library_cannot_commit_fails_alone(tmp_path: Path) -> None:
+def test_member_that_the_library_cannot_commit_fails_alone(
+    tmp_path: Path, patient: GroupCommit
+) -> None:
     lake = IcebergDirectory(tmp_path)
     far = pa.array([2**62], pa.timestamp("us", "UTC"))
     near = pa.array([0], pa.timestamp("us", "UTC"))
     times = [near, far, near, near]
-    made = zip(sinks(lake, 4), times, strict=True)
+    made = zip(sinks(lake, patient, 4), times, strict=True)
     commits = [(commit_of(one, rows(f"{n}", at=at)), batch(n)) for n, (one, at) in enumerate(made)]
     errors = at_once(commits)
     assert isinstance(errors.pop(1), UserError)
@@ -143,44 +149,37 @@ def test_member_that_the_library_cannot_commit_fails_alone(tmp_path: Path) -> No
     assert found(lake) == ["0", "2", "3"]
 
 
-@pytest.mark.usefixtures("patient")
 def test_member_that_was_overtaken_adds_nothing_and_the_others_are_there(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, patient: GroupCommit
 ) -> None:
     """Its next owner commits its batch between the group's look and the group's commit."""
-    writers = sinks(lake, 4)
-    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
-    append = type(writers[0]._table)._append
     slept: list[int] = []
 
-    def sleep_first(self: Any, handle: Any, additions: Sequence[Addition]) -> None:
+    def sleep_first(additions: Sequence[Addition]) -> None:
         slept.append(len(additions))
         if len(slept) == 1:
             commit_of(elsewhere(lake.sink()), rows("2"))(batch(2))
-        append(self, handle, additions)
 
-    monkeypatch.setattr(type(writers[0]._table), "_append", sleep_first)
+    writers = [TableSink(lake.our_table(before=sleep_first), patient, task(n)) for n in range(4)]
+    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
     assert at_once(commits) == [None] * 4
     assert slept[0] == 4
     assert found(lake) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.usefixtures("patient")
-def test_owner_and_its_successor_in_one_group_add_one_batch(lake: Lake) -> None:
+def test_owner_and_its_successor_in_one_group_add_one_batch(
+    lake: Lake, patient: GroupCommit
+) -> None:
     """An owner that was overtaken may still be in the same process."""
-    sinks_of_both = sinks(lake, 2)
+    sinks_of_both = sinks(lake, patient, 2)
     commits = [(commit_of(one, rows("a", "b")), batch(0)) for one in sinks_of_both]
     assert at_once(commits) == [None, None]
     assert found(lake) == ["a", "b"]
 
 
-def test_task_that_is_alone_waits_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("GATHER_SECONDS", "GAP_SECONDS"):
-        monkeypatch.setattr(group_commit, name, 60.0)
-    lake = DeltaDirectory(tmp_path)
-    sink = lake.sink()
+def test_task_that_is_alone_waits_for_nothing(tmp_path: Path) -> None:
+    commits = GroupCommit(gather_seconds=60.0, gap_seconds=60.0)
+    (sink,) = sinks(DeltaDirectory(tmp_path), commits, 1)
     began = time.monotonic()
     for number in range(3):
         commit_of(sink, rows("a"))(batch(0, number))
@@ -240,37 +239,41 @@ def test_commit_that_timed_out_is_not_done_later() -> None:
     assert recorder.groups == [1, 1]
 
 
-def test_many_calls_do_not_wait_for_idle_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "GATHER_SECONDS", 60.0)
-    monkeypatch.setattr(group_commit, "MANY_CALLS", 2)
-    group, recorder = GroupCommit(), Recorder()
+def test_many_calls_do_not_wait_for_idle_members() -> None:
+    group, recorder = GroupCommit(gather_seconds=60.0), Recorder()
     recorder.go.set()
     group.join(recorder, "idle")
-    commits = [(recorder.commit(group, n), batch(n)) for n in range(2)]
-    assert at_once(commits) == [None, None]
-    assert recorder.groups == [2]
+    commits = [(recorder.commit(group, n), batch(n)) for n in range(MANY_CALLS)]
+    assert at_once(commits) == [None] * MANY_CALLS
+    assert recorder.groups == [MANY_CALLS]
+
+
+class Hanging:
+    """A table whose commits begin when ``answer`` is set."""
+
+    def __init__(self, table: Table, answer: threading.Event) -> None:
+        self._table = table
+        self._answer = answer
+        self.prepare = table.prepare
+
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
+        assert self._answer.wait(60)
+        return self._table.add(additions)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("patient")
-def test_table_that_hangs_fails_all_members_in_time(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writers = sinks(lake, 3)
+def test_table_that_hangs_fails_all_members_in_time(lake: Lake, patient: GroupCommit) -> None:
+    answer = threading.Event()
+    tables: list[Any] = [Hanging(lake.our_table(), answer) for _ in range(3)]
+    calls = [Caller() for _ in tables]
+    writers = [TableSink(tables[n], patient, task(n), calls[n]) for n in range(3)]
     commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
-    add, answer = type(writers[0]._table).add, threading.Event()
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.5)
-
-    def hang(table: Any, additions: Sequence[Addition]) -> Any:
-        assert answer.wait(60)
-        return add(table, additions)
-
-    with monkeypatch.context() as hanging:
-        hanging.setattr(type(writers[0]._table), "add", hang)
-        assert all(isinstance(error, UnavailableError) for error in at_once(commits))
+    for call in calls:
+        call.answer_seconds = 0.5
+    assert all(isinstance(error, UnavailableError) for error in at_once(commits))
     answer.set()
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
-    again = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(sinks(lake, 3))]
+    writers = sinks(lake, GroupCommit(gather_seconds=10.0), 3)
+    again = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
     assert at_once(again) == [None] * 3
     assert found(lake) == ["0", "1", "2"], "also when the call that hung commits after all"
 
@@ -323,7 +326,7 @@ class Owners:
     def live(self, processes: int, *, faults: bool) -> None:
         threads = []
         for _ in range(processes):
-            group, dead = GroupCommit(), threading.Event()
+            group, dead = GroupCommit(0.001, 0.002), threading.Event()
             for task in [*range(len(self.acked)), *([0, 1] if faults else [])]:
                 args = (group, task, dead, faults)
                 threads.append(threading.Thread(target=self._own, args=args, daemon=True))
@@ -366,14 +369,11 @@ class Owners:
 def test_each_batch_is_there_once_with_owners_that_die_and_change(
     seed: int, tasks: int, processes: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as quick:
-        quick.setattr(group_commit, "GATHER_SECONDS", 0.001)
-        quick.setattr(group_commit, "GAP_SECONDS", 0.002)
-        owners = Owners(seed, tasks)
-        owners.live(processes, faults=True)
-        check(owners, range(tasks), whole=False)
-        owners.live(1, faults=False)
-        check(owners, range(tasks), whole=True)
+    owners = Owners(seed, tasks)
+    owners.live(processes, faults=True)
+    check(owners, range(tasks), whole=False)
+    owners.live(1, faults=False)
+    check(owners, range(tasks), whole=True)
 
 
 def check(owners: Owners, tasks: Iterable[int], *, whole: bool) -> None:

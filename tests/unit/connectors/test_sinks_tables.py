@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,15 @@ from pyiceberg.types import StringType
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.connectors.api.dead_letters import RefusedError
-from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Sink, Written
-from flumeng.connectors.files import open_files
-from flumeng.connectors.lakehouse import delta, iceberg, iceberg_snapshots, table_files, tables
+from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Row, Sink, Written
+from flumeng.connectors.files.open_files import OpenFiles
+from flumeng.connectors.lakehouse import iceberg_snapshots, tables
 from flumeng.connectors.lakehouse.delta import DeltaSink
-from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
 from flumeng.connectors.lakehouse.options import Catalog, Delta, Iceberg, Snapshots
-from flumeng.connectors.lakehouse.table_files import Layout
-from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
+from flumeng.connectors.lakehouse.table_files import Layout, WriteFiles
+from flumeng.connectors.lakehouse.tables import Caller, OvertakenError, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from tests.testkit.collector import TASK
@@ -118,22 +119,17 @@ def test_batch_without_events_makes_no_commit(lake: Lake) -> None:
     assert lake.commits() == 0
 
 
-def test_an_owner_that_wakes_up_late_adds_nothing(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_that_wakes_up_late_adds_nothing(lake: Lake) -> None:
     """It has looked, the batch was not there, and it slept while the next owner committed it."""
-    late, kind = lake.sink(), delta.DeltaLake
-    append = (kind if isinstance(late, DeltaSink) else iceberg.IcebergTable)._append
-    commit = write(late, events(b"a"))
     slept: list[bool] = []
 
-    def sleep_first(table: Any, *given: Any) -> None:
+    def sleep_first(_additions: Sequence[Addition]) -> None:
         if not slept:
             slept.append(True)
             write(elsewhere(lake.sink()), events(b"a"))(batch(1))
-        append(table, *given)
 
-    monkeypatch.setattr(type(late._table), "_append", sleep_first)
+    late = TableSink(lake.our_table(before=sleep_first), GroupCommit(), TASK)
+    commit = write(late, events(b"a"))
     try:
         commit(batch(1))
     except ConflictError as error:
@@ -144,21 +140,15 @@ def test_an_owner_that_wakes_up_late_adds_nothing(
     assert bodies(lake) == [b"a"]
 
 
-def test_another_writer_between_look_and_commit_costs_a_second_look(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = lake.sink()
-    commit = write(sink, events(b"a"))
-    append = type(sink._table)._append
+def test_another_writer_between_look_and_commit_costs_a_second_look(lake: Lake) -> None:
     foreign = [events(b"x"), events(b"y"), events(b"z")]
 
-    def after_another(table: Any, *given: Any) -> None:
+    def another(_additions: Sequence[Addition]) -> None:
         if foreign:
             lake.append(foreign.pop())
-        append(table, *given)
 
-    monkeypatch.setattr(type(sink._table), "_append", after_another)
-    commit(batch(1))
+    sink = TableSink(lake.our_table(before=another), GroupCommit(), TASK)
+    write(sink, events(b"a"))(batch(1))
     assert b"a" in bodies(lake)
     assert len(bodies(lake)) == 4 - len(foreign)
 
@@ -383,28 +373,31 @@ def test_delta_feature_unknown_to_the_library_is_refused_without_orphans(
     assert list(Path(lake.place).rglob("*.parquet")) == []
 
 
-def test_least_recently_used_partition_files_are_closed_first(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_files, "OPEN_FILES", 2)
-    monkeypatch.setattr(table_files, "GATHERED_BYTES", 1)
-    sink = lake.sink("host")
-    parts = [events(b"x", host=host) for host in "abacaba"]
-    found = staged(sink, pa.concat_tables(parts))
+def written_by(write: WriteFiles, rows: pa.Table) -> list[Row]:
+    def refuse(_events: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        raise AssertionError(reasons)
+
+    return [row for out in write(iter(rows.to_batches()), refuse) for row in out.to_pylist()]
+
+
+def test_least_recently_used_partition_files_are_closed_first(lake: Lake) -> None:
+    rows = pa.concat_tables([events(b"x", host=host) for host in "abacaba"])
+    layout = lake.our_table("host").prepare(rows.schema)
+    found = written_by(WriteFiles(layout, 1, partial(OpenFiles, most_open=2)), rows)
     assert sorted((str(row["path"])[5], row["events"]) for row in found) == [
         ("a", 4), ("b", 1), ("b", 1), ("c", 1),
     ]  # fmt: skip
 
 
-def test_too_fine_partitioning_makes_the_batch_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_fine_partitioning_makes_the_batch_smaller(tmp_path: Path) -> None:
     """And does not write a file for each value before that is reported."""
-    monkeypatch.setattr(open_files, "MOST_FILES", 10)
-    sink = DeltaDirectory(tmp_path).sink("host")
+    lake = DeltaDirectory(tmp_path)
     rows = pa.concat_tables([events(b"x", host=f"h{n}") for n in range(200)]).combine_chunks()
+    write = WriteFiles(
+        lake.our_table("host").prepare(rows.schema), open_files=partial(OpenFiles, most_files=10)
+    )
     with pytest.raises(BatchTooWideError, match="too fine"):
-        sink.written(staged(sink, rows))
+        lake.sink("host").written(written_by(write, rows))
     assert len(list(tmp_path.rglob("*.parquet"))) == 11
 
 
@@ -423,38 +416,33 @@ class Hanging:
         return [] if self.answer.wait(60) else additions
 
 
-def test_hanging_call_is_not_waited_for_and_forgotten_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_call_is_not_waited_for_and_forgotten_in_the_end(tmp_path: Path) -> None:
     table: Any = Hanging()
-    sink = TableSink(table, object(), TASK)
+    call = Caller(answer_seconds=0.05)
+    sink = TableSink(table, GroupCommit(), TASK, call)
     commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.05)
     with pytest.raises(UnavailableError, match="did not respond"):
         commit(batch(1))
     with pytest.raises(UnavailableError, match="has not responded for"):
         commit(batch(1))
     assert table.calls == 1
-    monkeypatch.setattr(tables, "FORGET_SECONDS", 0.0)
     table.answer.set()
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
+    call.answer_seconds, call.forget_seconds = 20.0, 0.0
     commit(batch(1))
     assert table.calls == 2
 
 
-def test_commit_that_is_always_overtaken_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "PAUSE_SECONDS", 0.0)
-    table: Any = Hanging()
-
-    def overtaken(_additions: Any) -> bool:
-        table.calls += 1
+class Overtaken(Hanging):
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
+        del additions
+        self.calls += 1
         raise OvertakenError("somebody was first")
 
-    monkeypatch.setattr(table, "add", overtaken)
-    sink = TableSink(table, object(), TASK)
+
+def test_commit_that_is_always_overtaken_is_given_up(tmp_path: Path) -> None:
+    table: Any = Overtaken()
+    sink = TableSink(table, GroupCommit(), TASK, Caller(pause_seconds=0.0))
     commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
     with pytest.raises(UnavailableError, match=r"first 12 times: somebody was first"):

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import check_flow
-from flumeng.connectors.polls import sql_poll
 from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
-from flumeng.connectors.polls.sql_poll import QueryResult, SqlPoll
+from flumeng.connectors.polls.sql_poll import PAGE_ROWS, QueryResult, SqlPoll
 from flumeng.connectors.polls.sql_state import (
     MARKS,
     Mark,
@@ -165,21 +164,21 @@ class Database:
         pass
 
 
-def taken(database: Database) -> list[int]:
-    poll = SqlPoll(source(track=TrackColumn(column="id", start_from="1")), database)
+def taken(database: Database, page_rows: int = PAGE_ROWS) -> list[int]:
+    poll = SqlPoll(source(track=TrackColumn(column="id", start_from="1")), database, page_rows)
     state, ids, more = "", [], True
     while more:
         answer = poll.ask(state, DUE)
+        assert len(answer.bodies) <= page_rows
         ids += [json.loads(body)["id"] for body in answer.bodies.to_pylist()]
         state, more = answer.state, answer.more
     return ids
 
 
 @pytest.mark.parametrize("page_rows", [1, 2, 7, 100, 101, 1000])
-def test_pages_return_each_row_once(page_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_poll, "PAGE_ROWS", page_rows)
+def test_pages_return_each_row_once(page_rows: int) -> None:
     database = Database(list(range(1, 101)), lambda rows, _: QueryResult(rows, False))
-    assert taken(database) == list(range(1, 101))
+    assert taken(database, page_rows) == list(range(1, 101))
 
 
 def test_database_without_an_order_is_polled_for_fewer_rows() -> None:
