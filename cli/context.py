@@ -55,8 +55,7 @@ def connect(hosts: str) -> Store:
 
 
 def open_site(site: Site) -> Store:
-    """Connect to a site within the inventory's timeout. Raises ``UnavailableError`` and
-    ``UserError``."""
+    """Connect to a site within the inventory's timeout. Raises UnavailableError and UserError."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

@@ -73,8 +73,7 @@ for command in (adopt, drift, export, history, status):
 @with_inventory
 @json_option
 def render(_context: CliContext, inventory: Inventory, site: str, as_json: bool) -> None:
-    """Show the desired content of a site: its flows, as they would be applied, and all other
-    resources."""
+    """Show the desired content of a site: its flows, as applied, and all other resources."""
     find_site(inventory, site)
     resources = render_all(inventory)[site]
     if as_json:

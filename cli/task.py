@@ -142,7 +142,6 @@ def move(
 def wait(
     context: CliContext, store: Store, keys: tuple[str, ...], condition: str, timeout: float
 ) -> None:
-    """Wait for tasks, or for all; when the time is up, print the missing parts and exit with code
-    1."""
+    """Wait for tasks, or for all; after the time limit, print the missing parts and exit with 1."""
     assert condition == "active"
     context.wait_for(lambda: conditions.tasks_active(store, keys), timeout)

@@ -34,8 +34,7 @@ again that were lost before the journal. For sinks see ``SinkOptions.exactly_onc
 
 @dataclass(frozen=True)
 class Upstream:
-    """The flow that a source reads. ``filters``: whether it reads the events after that flow's
-    filters."""
+    """The flow that a source reads. ``filters``: whether the events have passed its filters."""
 
     flow: str
     filters: bool

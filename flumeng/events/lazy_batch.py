@@ -81,8 +81,7 @@ class LazyBatch:
         return self.in_spark(transform(self.sql_input()), shuffled=False)
 
     def sql_input(self) -> DataFrame:
-        """Return the DataFrame for Spark SQL, which reads rows. Running it may raise
-        LargeRowsError."""
+        """Return a DataFrame for Spark SQL, which reads rows. Its run may raise LargeRowsError."""
         if self.large_rows or not self.in_arrow:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()

@@ -102,8 +102,7 @@ class Execution:
         self._events.put(StopAsked())
 
     def run(self) -> Outcome:
-        """Carry out the push. Raises ``ConflictError``, before any change, if another claims a
-        site."""
+        """Run the push. Raises ``ConflictError``, before any change, if another claims a site."""
         todo = [name for name, site in self.plan.sites.items() if site.has_work or site.error]
         machine = Waves(
             self.waves,

@@ -319,8 +319,7 @@ class HttpApp:
             raise self._later()
 
     def _submit(self, pieces: list[Messages], origin: Origin) -> asyncio.Future[int]:
-        """Submit the pieces and return the future of the last one; the journal accepts them in
-        order."""
+        """Submit the pieces in order and return the future of the last one."""
         durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def tell(end: int) -> None:

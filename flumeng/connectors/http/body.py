@@ -174,8 +174,7 @@ def require_text(content_type: str) -> None:
 
 
 def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
-    """Return the decompressed body. Raises RefusedError for an invalid or too large body,
-    OverBoundError."""
+    """Return the decompressed body. Raises RefusedError for invalid bodies, and OverBoundError."""
     if encoding in ("", "identity"):
         return body
     if encoding not in _CODECS:

@@ -97,8 +97,7 @@ class HttpAuth:
 
 @dataclass(frozen=True, kw_only=True)
 class Paging:
-    """How the pages after the first are requested, until there is no more; all under one due
-    time."""
+    """How the pages after the first are requested, up to the last; all under one due time."""
 
     by: PagedBy = option(
         doc='`link`: the URL in the header `Link` with `rel="next"` (RFC 8288). `url`: the URL at '

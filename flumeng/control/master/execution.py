@@ -113,8 +113,7 @@ def carry_out(
 
 
 class _Throttled:
-    """Makes throttled plans expect the version of ``/moves`` read before them or written by this
-    tick."""
+    """Makes throttled plans expect the version of ``/moves`` that this tick read or wrote."""
 
     def __init__(self, store: Store, version: Version | None) -> None:
         self._store = store

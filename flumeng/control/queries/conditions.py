@@ -50,8 +50,7 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
-    """Return the undelivered journals of a stopped flow and its parts, and planned tasks but
-    discovery."""
+    """Return a stopped flow's undelivered journals and planned tasks, but for discovery."""
     every = [flow, *parts_there(store, [flow])]
     return [line for name in every for line in _not_stopped(store, name)]
 

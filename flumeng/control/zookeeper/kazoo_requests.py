@@ -118,9 +118,8 @@ def hear_events(client: KazooClient, enqueue: Callable[[str], None]) -> None:
 
 
 def match_auth_answers(client: KazooClient) -> None:
-    """Give the answer of an added credential to its own request. The server answers it before
-    earlier requests, but kazoo takes the oldest pending request for it, and then its thread ends.
-    """
+    """Give the answer of an added credential, which overtakes earlier requests, to its own request
+    instead of to the oldest pending one."""
     connection = client._connection
     original = connection._read_header
 
@@ -138,8 +137,8 @@ def match_auth_answers(client: KazooClient) -> None:
 
 
 def reconnect_after_errors(client: KazooClient) -> None:
-    """Treat an unexpected exception in kazoo's thread, which kazoo logs, as a dropped connection.
-    Otherwise the thread would end and the client would stay disconnected for good."""
+    """Treat an unexpected exception in kazoo's thread, logged by kazoo, as a dropped connection
+    instead of the end of the connection for good."""
     connection = client._connection
     original = connection._connect_attempt
 
