@@ -371,9 +371,12 @@ def test_frozen_broker_is_waited_for_until_the_configured_timeout(
 
 def test_columns_that_do_not_fit_are_reported_before_the_first_batch() -> None:
     cases: Sequence[tuple[dict[str, Any], str]] = (
-        ({"topic": "logs.{nobody}"}, "topic: there is no column nobody"),
-        ({"topic": "t", "key": "attrs"}, "key: the column attrs is no plain value"),
-        ({"topic": "t", "headers": ("nobody",)}, "headers: there is no column nobody"),
+        ({"topic": "logs.{nobody}"}, "topic: the events have no column nobody"),
+        (
+            {"topic": "t", "key": "attrs"},
+            "key: expected a text, number or time in the column attrs",
+        ),
+        ({"topic": "t", "headers": ("nobody",)}, "headers: the events have no column nobody"),
     )
     batch = LazyBatch(None, 1, None, (), READ_SCHEMA)  # type: ignore[arg-type]
     for options, expected in cases:
