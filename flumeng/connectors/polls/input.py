@@ -26,7 +26,7 @@ from flumeng.platform.file_store import open_store
 ASK_THREADS, FAILING_THREADS = 16, 8
 """Threads of a process for requests; polls whose last attempt failed have their own."""
 PROBE_THREADS = 2
-UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
+UNKNOWN = Reach("", 0, trouble="the name is not that of a lane of due times")
 
 
 class PollsInput:

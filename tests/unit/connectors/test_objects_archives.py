@@ -307,7 +307,7 @@ def test_file_named_as_an_archive_that_is_none_is_reported(tmp_path: Path, name:
     item = written(tmp_path / name, gzip.compress(data) if name.endswith("gz") else data)
     got, error = until_damage(item)
     assert not got
-    assert f"its content is not a {'zip' if name == 'a.zip' else 'tar'}" in error.why
+    assert f"the content is not a {'zip' if name == 'a.zip' else 'tar'}" in error.why
     assert events([written(tmp_path / f"empty{name}", b"")]) == []
 
 
