@@ -125,7 +125,8 @@ class Unreachable:
 def read(rows: Sequence[Row]) -> list[TableFile]:
     """Return the files written by all splits. Raises BatchTooWideError for too many files."""
     if any(row["path"] is None for row in rows):
-        raise BatchTooWideError(f"over {MOST_FILES} files in one split: partition_by is too fine")
+        many = f"over {MOST_FILES} files in a split of a batch"
+        raise BatchTooWideError(f"{many}: partition_by is too fine")
     return [
         TableFile(
             row["path"],

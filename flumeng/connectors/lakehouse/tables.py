@@ -159,7 +159,7 @@ class TableSink:
         add = partial(self._repeated, self._table.add)
         if not self._commits.commit(Addition(files, batch), self._task, add, ANSWER_SECONDS):
             self._layouts = {}
-            raise UnavailableError("the table changed while files for it were written")
+            raise UnavailableError("the table changed while its files were written: retrying")
 
     def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
         """Call ``step`` again while other writers commit first."""
@@ -169,7 +169,7 @@ class TableSink:
                 return self._call(partial(step, *given))
             except OvertakenError as error:
                 if attempt == COMMITS or time.monotonic() - began > ANSWER_SECONDS:
-                    text = f"other writers committed first {attempt} times: {error}"
+                    text = f"other writers committed to the table first, {attempt} times: {error}"
                     raise UnavailableError(text) from error
             time.sleep(PAUSE_SECONDS * 2 ** min(attempt, 6) * random.uniform(0.5, 1.5))
         raise AssertionError
