@@ -171,7 +171,7 @@ def test_damaged_journal_is_blocked_until_it_is_repaired(cluster: Cluster) -> No
     cluster.task.start()
     wait_for(lambda: cluster.acks() == (place, EVENTS), "all before the damage, all of the other")
     wait_for(lambda: f"journal {BAD} stops at seq {place}: " in cluster.said(), "the status")
-    assert "checksum does not match; on node n1: `flumeng journal verify`" in cluster.said()
+    assert "checksum does not match; run on node n1: `flumeng journal verify`" in cluster.said()
 
     cluster.append(GOOD, 1)
     cluster.append(BAD, 1)

@@ -128,7 +128,7 @@ class PollPositions:
         if standstill.kind == "nonsense":
             return f"flow {flow} stands still: {why}"
         if standstill.kind != "damaged":
-            why = f"{why or standstill.kind}: its queue in ZooKeeper was changed by hand"
+            why = f"the queue in ZooKeeper was changed by hand ({why or standstill.kind})"
         return (
             f"flow {flow} stands still at answer {number}, which is retried: {why}; to skip the "
             f"unread answers: pause the flow, and `flumeng flow reset {flow} --to latest`"

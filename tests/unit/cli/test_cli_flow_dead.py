@@ -446,7 +446,7 @@ def test_partly_purged_file_is_not_read_by_its_old_rows(flow: Flow) -> None:
     directory = DeadLetterDirectory(flow.location)
     some = purging.Purge(Selection(until=round((NOON + timedelta(minutes=2)).timestamp() * 1e6)))
     purging.delete(directory, purging.count(directory, directory.files(), some), some)
-    with pytest.raises(UnreadableError, match="was purged in part"):
+    with pytest.raises(UnreadableError, match="were purged after the file"):
         flow.events("web-replay-1")
 
 
