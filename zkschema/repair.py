@@ -114,12 +114,7 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
     if row is None:
         return None
     if row.record is None:
-        return Repair(
-            path,
-            problem.what,
-            "emptied: this znode is a folder, which has no data",
-            (Set(path, None),),
-        )
+        return Repair(path, problem.what, "emptied: folders have no data", (Set(path, None),))
     if row in (table.audit, table.status, table.story):
         remedy = "removed" if row is table.audit else "removed: the node writes this znode again"
         return Repair(path, problem.what, remedy, (Delete(path),))
@@ -208,8 +203,7 @@ def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
     text = readable[newest]
     revision = replace(text, reason=why)
     flow_document = _document(replace(record, revision=number))
-    state = ", and the flow is suspended: resume the flow if that revision is right"
-    state = "" if current else state
+    state = "" if current else ", and the flow is suspended: resume it if that revision is right"
     return Repair(
         problem.path,
         problem.what,

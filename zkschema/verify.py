@@ -55,8 +55,6 @@ def _fault(path: str, data: bytes, version: int) -> str | None:
     except codec.DecodeError as error:
         return str(error)
     if isinstance(record, records.Schema) and record.version != version:
-        return (
-            f"schema version {record.version} is unsupported: this flumeng supports versions "
-            f"{table.OLDEST} to {table.VERSION}: use a flumeng of a matching version"
-        )
+        most = f"this flumeng supports versions up to {table.VERSION}"
+        return f"schema version {record.version} is unsupported: {most}"
     return None

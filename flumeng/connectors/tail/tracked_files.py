@@ -205,11 +205,7 @@ class TrackedFiles:
                 if has_compressed_name(sight.path):
                     self.miss(f"file {sight.path} was compressed before it was found: not read")
                 elif key not in self.files:
-                    log.info(
-                        "file %s was renamed from %s before it was found: reading it",
-                        sight.path,
-                        path,
-                    )
+                    log.info("file %s was found, formerly %s: reading it", sight.path, path)
                     self._follow_new(key, left[path], sight, others)
 
     def _make_room(

@@ -261,7 +261,7 @@ RESET = [
     (paths.story("n1"), "removed: the node writes this znode again"),
     (paths.assignment("n1"), "emptied: masters write the assignment again"),
     (paths.cluster(), "set to defaults"),
-    (paths.acks("web"), "emptied: this znode is a folder, which has no data"),
+    (paths.acks("web"), "emptied: folders have no data"),
 ]
 
 
@@ -318,7 +318,7 @@ def test_a_damaged_flow_is_suspended_and_keeps_its_text(shell: Shell, store: Fak
     spoil(store, paths.flow("web"), b"{")
     done = shell.run("schema", "verify", "--fix", "--yes")
     assert done.exit_code == 0, done.stdout
-    assert "and the flow is suspended: resume the flow if that revision is right" in done.stderr
+    assert "and the flow is suspended: resume it if that revision is right" in done.stderr
     shown = shell.json("flow", "show", "web")
     assert (shown["state"], shown["revision"], shown["text"]) == ("suspended", 3, FLOW + "# 2\n")
 

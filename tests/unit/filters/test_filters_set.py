@@ -146,7 +146,7 @@ def problem(step: str) -> str:
         ("drop: [a, attrs.path, body]", ""),
         ("drop: [b]", "drop[0]: there is no column b"),
         ("drop: [attrs, attrs.x]", "drop[1]: attrs.x needs the column attrs"),
-        ("drop: [body, ts, host, attrs, journal, seq, replayed, a, n, l]", "would remove all columns"),
+        ("drop: [body, ts, host, attrs, journal, seq, replayed, a, n, l]", "remove all columns"),
         ("drop: [a]\n    when: \"n > 1\"", "drop takes no condition"),
     ],
 )  # fmt: skip
