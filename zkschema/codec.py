@@ -66,9 +66,9 @@ def unpack(data: bytes) -> bytes:
     try:
         text = unpacker.decompress(data, UNPACKED_BYTES)
     except zlib.error as error:
-        raise DecodeError(f"damaged gzip: {error}") from error
+        raise DecodeError(f"the gzip data is damaged: {error}") from error
     if not unpacker.eof:
-        raise DecodeError("gzip is cut short, or unpacks to over 64 MiB")
+        raise DecodeError("the gzip data is truncated, or larger than 64 MiB when unpacked")
     return text
 
 
@@ -80,18 +80,18 @@ def decode(kind: type[R], data: bytes) -> R:
     except DecodeError as error:
         raise DecodeError(f"{kind.__name__}: {error}") from error
     except RecursionError as error:
-        raise DecodeError(f"{kind.__name__}: nested too deeply") from error
+        raise DecodeError(f"{kind.__name__}: the JSON is nested too deeply") from error
     except ValueError as error:
-        raise DecodeError(f"{kind.__name__}: not JSON: {error}") from error
+        raise DecodeError(f"{kind.__name__}: the data is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise DecodeError(f"{kind.__name__}: expected an object")
+        raise DecodeError(f"{kind.__name__}: expected a JSON object")
     version = document.pop("v", None)
     if not isinstance(version, int):
-        raise DecodeError(f'{kind.__name__}: no format version "v"')
+        raise DecodeError(f'{kind.__name__}: the format version, field "v", is missing')
     if version > kind.VERSION:
         raise NewerVersionError(
-            f"{kind.__name__} has format version {version}, this flumeng knows {kind.VERSION}: "
-            "upgrade this process"
+            f"{kind.__name__}: the record has format version {version}, and this flumeng reads "
+            f"only up to version {kind.VERSION}: upgrade this flumeng"
         )
     record = _record(kind, document, kind.__name__)
     assert isinstance(record, kind)
@@ -156,7 +156,7 @@ def _record(kind: Any, document: Any, path: str) -> Record:
         if f.name in document:
             values[f.name] = _value(hints[f.name], document.pop(f.name), f"{path}.{f.name}")
         elif f.default is MISSING and f.default_factory is MISSING:
-            raise DecodeError(f"{path}.{f.name}: missing")
+            raise DecodeError(f"{path}.{f.name}: the field is missing")
     record: Record = kind(**values, extra=document)
     return record
 
@@ -185,7 +185,7 @@ def _float(value: int, path: str) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise DecodeError(f"{path}: too large a number") from error
+        raise DecodeError(f"{path}: the number is too large") from error
 
 
 def _mapping(arguments: tuple[Any, ...], value: Any, path: str) -> dict[str, Any]:

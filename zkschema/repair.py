@@ -74,7 +74,7 @@ def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
 
 
 def _stale(without_session: Collection[str]) -> list[Problem]:
-    fault = "orphan: not ephemeral, so a dead process counts as live"
+    fault = "orphan: the znode is not ephemeral, so a dead process counts as live"
     return [Problem(path, fault) for path in sorted(without_session)]
 
 
@@ -95,7 +95,7 @@ def _of_dangling(problem: Problem, tree: Tree) -> Repair | None:
     acks = [
         Delete(path) for path in tree if (ack := table.ack.matches(path)) and ack[2] == names[0]
     ]
-    remedy = "removed with its acks: events that only its node has are given up"
+    remedy = "removed with its acks: events that only the missing node has are given up"
     return Repair(problem.path, problem.what, remedy, (Delete(problem.path), *acks))
 
 
@@ -114,12 +114,12 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
     if row is None:
         return None
     if row.record is None:
-        return Repair(path, problem.what, "emptied: it is a folder", (Set(path, None),))
+        return Repair(path, problem.what, "emptied: folders have no data", (Set(path, None),))
     if row in (table.audit, table.status, table.story):
-        remedy = "removed" if row is table.audit else "removed: its node writes it again"
+        remedy = "removed" if row is table.audit else "removed: the node writes this znode again"
         return Repair(path, problem.what, remedy, (Delete(path),))
     if row in (table.assignment, table.assignment_page):
-        remedy = "emptied: masters write it again"
+        remedy = "emptied: masters write the assignment again"
         return Repair(path, problem.what, remedy, (Set(path, _document(records.Assignment())),))
     if row in (table.plan, table.plan_bucket):
         return _new_plan(problem, tree)
@@ -150,7 +150,7 @@ def _new_plan(problem: Problem, tree: Tree) -> Repair:
     return Repair(
         problem.path,
         problem.what,
-        f"the flow is planned again: each of its tasks restarts under {higher}",
+        f"the flow is planned again: each task of the flow restarts under {higher}",
         (*buckets, Set(plan, _document(empty))),
     )
 
@@ -253,13 +253,13 @@ def orphans(tree: Tree) -> list[Problem]:
         if str(table.flow(flow)) not in tree
     ]
     gone += [
-        Problem(str(table.lease(*names)), f"orphan: it has no cursor at flow {names[0]}")
+        Problem(str(table.lease(*names)), f"orphan: flow {names[0]} has no cursor {names[1]}")
         for path in tree
         if (names := table.lease.matches(path)) and str(table.cursor(*names)) not in tree
     ]
     plans = dict(_records(tree, table.plan))
     extra = [
-        Problem(path, "orphan: the plan has no such bucket")
+        Problem(path, f"orphan: the plan of flow {names[0]} has no bucket {names[1]}")
         for path in tree
         if (names := table.plan_bucket.matches(path))
         and (plan := plans.get((names[0],))) is not None
@@ -273,7 +273,7 @@ def dangling(tree: Tree) -> list[Problem]:
     """Return flows without their revision's text or a folder, and journals without their node."""
     version = tree_version(tree)
     missing = [
-        Problem(str(table.flow(name)), f"its revision {flow.revision} is missing")
+        Problem(str(table.flow(name)), f"revision {flow.revision} of flow {name} is missing")
         for (name,), flow in _records(tree, table.flow)
         if str(table.revision(name, str(flow.revision))) not in tree
     ]
@@ -284,7 +284,7 @@ def dangling(tree: Tree) -> list[Problem]:
         if str(folder) not in tree
     ]
     missing += [
-        Problem(str(table.journal(name)), f"its node {journal.primary} is missing")
+        Problem(str(table.journal(name)), f"node {journal.primary}, its primary, is missing")
         for (name,), journal in _records(tree, table.journal)
         if str(table.node(journal.primary)) not in tree
         and str(table.live_node(journal.primary)) not in tree
@@ -314,7 +314,7 @@ def _of_journals(tree: Tree) -> list[Problem]:
     }
     registered = set(_names(tree, table.journal))
     orphaned += [
-        Problem(path, f"orphan: {names[2]} is gone")
+        Problem(path, f"orphan: partition {names[2]} is gone")
         for path in tree
         if (names := table.ack.matches(path))
         and str(table.flow(names[0])) in tree

@@ -47,7 +47,7 @@ def _fault(path: str, data: bytes, version: int) -> str | None:
     if row is None:
         return "no such znode in the schema"
     if len(data) > row.size_bytes:
-        return f"{len(data)} bytes, at most {row.size_bytes} are allowed"
+        return f"the data has {len(data)} bytes, and at most {row.size_bytes} are allowed"
     if row.record is None:
         return None
     try:
@@ -55,5 +55,6 @@ def _fault(path: str, data: bytes, version: int) -> str | None:
     except codec.DecodeError as error:
         return str(error)
     if isinstance(record, records.Schema) and record.version != version:
-        return f"schema version {record.version}, this flumeng knows versions up to {table.VERSION}"
+        most = f"this flumeng supports versions up to {table.VERSION}"
+        return f"schema version {record.version} is unsupported: {most}"
     return None

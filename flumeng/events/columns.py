@@ -66,10 +66,11 @@ def check_plain(events: pa.Schema, names: Iterable[str], reader: str) -> None:
     for name in names:
         if name not in events.names:
             shown = ", ".join(events.names) or "none"
-            raise UserError(f"{reader}: there is no column {name}; there are {shown}")
+            raise UserError(f"{reader}: the events have no column {name}, only {shown}")
         if pa.types.is_nested(events.field(name).type):
             raise UserError(
-                f"{reader}: the column {name} is no plain value but {events.field(name).type}"
+                f"{reader}: expected a text, number or time in the column {name}, not "
+                f"{events.field(name).type}"
             )
 
 

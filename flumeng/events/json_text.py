@@ -174,7 +174,7 @@ def _wide_texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
         return _Texts(_base64(column), b'"', b'"')
     if pa.types.is_fixed_size_binary(kind):
         return _Texts(_base64(column), b'"', b'"')
-    raise UserError(f"the column {name} is {kind}, which JSON cannot show")
+    raise UserError(f"the column {name} has the type {kind}, which JSON lacks: cast it in select")
 
 
 def _numbers(column: pa.StringArray) -> pa.Array:

@@ -65,14 +65,14 @@ class PatternPath:
 
     def _periods(self, batch: pa.Table) -> Numbers:
         if "ts" not in batch.schema.names or not pa.types.is_timestamp(batch["ts"].type):
-            raise UserError(f"files: {self._path} needs the column ts, which select has dropped")
+            raise UserError(f"files: the path {self._path} needs the column ts: keep ts in select")
         micros = pc.fill_null(batch["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
         periods: Numbers = np.clip(micros.to_numpy(), EARLIEST, LATEST) // self._unit
         return periods
 
     def _field(self, batch: pa.Table, name: str) -> tuple[Numbers, list[str]]:
         if name not in batch.schema.names:
-            raise UserError(f"files: {self._path} needs the column {name}, which is not there")
+            raise UserError(f"files: the path {self._path} needs the column {name}: keep it")
         texts = pc.fill_null(batch[name].cast(pa.string()), "").combine_chunks()
         encoded = texts.dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):

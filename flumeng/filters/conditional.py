@@ -34,7 +34,7 @@ class ConditionalFilter(Wrapping):
         inner = self._inner.apply(batch.beginning(given.append(pa.field(ROW, pa.int64()))))
         stage = inner.all_arrow
         if stage is None:
-            raise UserError("when: not supported for a filter that Spark SQL runs")
+            raise UserError("`when` is not supported for a filter that runs in Spark SQL")
         behind = either(before, inner.schema.remove(inner.schema.get_field_index(ROW)))
         return self._marks.mark(batch).arrow(
             ConditionalStage(stage, before, behind, self._again), behind

@@ -32,7 +32,7 @@ def columns_of(ddl: str) -> pa.Schema:
     try:
         return pa.schema(_fields(sql_text.parse_columns(ddl)))
     except ValueError as error:
-        raise UserError(f"{ddl!r} is not a list of columns in Spark DDL") from error
+        raise UserError(f"{ddl!r} is not a list of columns in Spark DDL: {error}") from error
 
 
 def type_of(text: str) -> pa.DataType:
@@ -51,9 +51,9 @@ def shown(kind: pa.DataType) -> str:
 def _fields(struct: Any) -> list[pa.Field]:
     names = {field.name.lower() for field in struct.expressions}
     if len(names) < len(struct.expressions):
-        raise ValueError("a name stands twice")
+        raise ValueError("a column name occurs twice")
     if not all(isinstance(field, exp.ColumnDef) for field in struct.expressions):
-        raise ValueError("expected a name and a type")
+        raise ValueError("expected a name and a type for each column")
     return [pa.field(field.name, _type(field.kind)) for field in struct.expressions]
 
 

@@ -70,7 +70,9 @@ class GeoipStage:
         try:
             records = [_record(reader, address) for address in parsed]
         except maxminddb.InvalidDatabaseError as error:
-            raise UnavailableError(f"geoip: {self.database} is damaged: {error}") from error
+            raise UnavailableError(
+                f"geoip: the database {self.database} is damaged: {error}"
+            ) from error
         added = {
             field.name: _values(records, path, field.type).take(addresses.indices)
             for field, path in zip(self.added, self.paths, strict=True)
@@ -128,7 +130,7 @@ class _Databases:
             except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
                 if before is None:
                     raise UnavailableError(f"geoip: cannot read {path}: {error}") from error
-                log.warning("cannot read %s, still using the old version: %s", path, error)
+                log.warning("geoip: cannot read %s, still using its old version: %s", path, error)
             return self._open[path][1]
 
 

@@ -66,10 +66,10 @@ class LookupFilter:
     def _require_fitting(self, events: pa.Schema) -> None:
         for field in self._columns:
             if field.name not in self._on and field.name in events.names:
-                raise UserError(f"lookup: the column {field.name} exists already")
+                raise UserError(f"lookup: the column {field.name} exists already: rename it")
         for name in self._on:
             if name not in events.names:
-                raise UserError(f"lookup: events have no column {name}")
+                raise UserError(f"lookup: the events have no column {name}, which `on` names")
 
 
 def _handed_over(spark: SparkSession, on: tuple[str, ...], table: pa.Table) -> Broadcast[Directory]:

@@ -57,11 +57,11 @@ def _require_event(schema: pa.Schema) -> None:
     for field in EVENT_SCHEMA:
         if field.name not in schema.names or schema.field(field.name).type != field.type:
             raise UserError(
-                f"parse: needs the column {field.name} as it was received; put select after parse"
+                f"parse needs the column {field.name} as it was received: put select after parse"
             )
 
 
 def _require_new(schema: pa.Schema, names: list[str]) -> None:
     for name in names:
         if name in schema.names:
-            raise UserError(f"parse: the column {name} exists already")
+            raise UserError(f"parse: the column {name} exists already: rename the field")

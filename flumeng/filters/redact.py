@@ -47,7 +47,7 @@ class RedactFilter(Filter):
             for finder in finders:
                 pc.match_substring_regex(pa.array([""]), finder.pattern)
         except pa.ArrowInvalid as error:
-            raise UserError(f"redact: {error}") from error
+            raise UserError(f"redact: a pattern is not valid in RE2: {error}") from error
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         stage = RedactStage(self._options.columns, self._finders, self._options.mode, self._key)

@@ -188,4 +188,5 @@ def require_unique(table: pa.Table, keys: tuple[str, ...]) -> None:
     several = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist()
     if several:
         row = ", ".join(f"{name} {several[0][name]!r}" for name in keys)
-        raise UserError(f"it has {several[0]['count_all']} rows for {row}, but keys must be unique")
+        count = several[0]["count_all"]
+        raise UserError(f"the table has {count} rows with {row}, but the keys must be unique")

@@ -51,7 +51,7 @@ def require_expressions(spark: SparkSession, texts: Sequence[str]) -> None:
     parser = spark._jsparkSession.sessionState().sqlParser()
     for text in texts:
         if len(text) > MAX_CHARACTERS:
-            raise UserError(f"an expression has more than {MAX_CHARACTERS} characters")
+            raise UserError(f"{text[:40]!r}... has more than {MAX_CHARACTERS} characters")
         try:
             tree = parser.parseExpression(text)
         except (ParseException, Py4JError) as error:
@@ -72,12 +72,12 @@ def _nodes(tree: Any) -> Iterator[Any]:
 def _require_node(text: str, node: Any) -> None:
     kind = class_name(node)
     if kind not in NODES.split():
-        raise UserError(f"{text!r} is not allowed: Spark reads {kind} in it")
+        raise UserError(f"{text!r} has the Spark expression {kind}, which is not allowed")
     if kind == "UnresolvedFunction":
         name = str(node.nameParts().mkString("."))
         plain = not node.isDistinct() and node.filter().isEmpty() and not _says_nulls(node)
         if (name not in OPERATORS and functions.find(name) is None) or not plain:
-            raise UserError(f"{text!r} is not allowed: Spark reads a call of {name} in it")
+            raise UserError(f"{text!r} calls the function {name} in a way that is not allowed")
 
 
 def _says_nulls(call: Any) -> bool:
@@ -95,7 +95,7 @@ def require_statement(spark: SparkSession, text: str, tables: Collection[str]) -
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
     except (ParseException, Py4JError) as error:
         first = str(error).strip().splitlines()[0]
-        raise UserError(f"sql: not a statement in Spark SQL: {first}") from error
+        raise UserError(f"sql: the statement is not valid in Spark SQL: {first}") from error
     _Reader(tables).plan(plan, frozenset())
 
 
@@ -108,12 +108,12 @@ class _Reader:
     def plan(self, node: Any, names: frozenset[str]) -> None:
         kind = class_name(node)
         if kind not in PLANS.split():
-            raise UserError(f"sql: not allowed: Spark reads {kind} in the statement")
+            raise UserError(f"sql: the statement has the Spark plan {kind}, which is not allowed")
         if kind == "UnresolvedRelation":
             self._relation(node, names)
         if kind == "UnresolvedWith":
             if _is_recursive(node):
-                raise UserError("sql: not allowed: WITH RECURSIVE")
+                raise UserError("sql: WITH RECURSIVE is not allowed")
             for part in items(node.cteRelations()):
                 self.plan(part._2(), names)
                 names |= {str(part._1()).lower()}
@@ -125,14 +125,14 @@ class _Reader:
     def _relation(self, node: Any, names: frozenset[str]) -> None:
         name = str(node.multipartIdentifier().mkString(".")).lower()
         if node.multipartIdentifier().size() != 1 or name not in {*self._tables, *names}:
-            raise UserError(f"sql: not allowed: Spark reads the table {name} in the statement")
+            raise UserError(f"sql: the statement reads the table {name}, which is not allowed")
         if node.isStreaming() or not node.options().isEmpty():
-            raise UserError(f"sql: not allowed: options of the table {name}")
+            raise UserError(f"sql: options of the table {name} are not allowed")
 
     def _expression(self, node: Any, names: frozenset[str]) -> None:
         kind = class_name(node)
         if kind not in STATEMENT_NODES.split():
-            raise UserError(f"sql: not allowed: Spark reads {kind} in the statement")
+            raise UserError(f"sql: the statement has the expression {kind}, which is not allowed")
         if kind == "UnresolvedFunction":
             _require_function(node)
         if kind == "SpecifiedWindowFrame":
@@ -158,16 +158,16 @@ def _require_function(node: Any) -> None:
     listed = many or name in functions.WINDOWS or functions.find(name) is not None
     plain = node.filter().isEmpty() and not _says_nulls(node)
     if not plain or (node.isDistinct() and not many):
-        raise UserError(f"sql: not allowed: DISTINCT, FILTER or IGNORE NULLS of {name}")
+        raise UserError(f"sql: DISTINCT, FILTER or IGNORE NULLS of {name} is not allowed")
     if not listed and name not in OPERATORS:
-        raise UserError(f"sql: not allowed: Spark reads a call of {name} in the statement")
+        raise UserError(f"sql: the statement calls {name}, which is not allowed")
 
 
 def _require_frame(node: Any) -> None:
     kind = "ROWS" if class_name(node.frameType()) == "RowFrame$" else "RANGE"
     edges = [_edge(node.lower()), _edge(node.upper())]
     if not functions.frame_allowed(kind, *edges):
-        raise UserError("sql: not allowed: a window without bounds")
+        raise UserError("sql: a window without bounds is not allowed: set ROWS or RANGE BETWEEN")
 
 
 def _edge(node: Any) -> str:

@@ -30,7 +30,7 @@ def read(options: LookupTable, schema: pa.Schema, spark: SparkSession) -> pa.Tab
     except FlumengError:
         raise
     except FileNotFoundError:
-        raise UnavailableError("it does not exist") from None
+        raise UnavailableError("the file does not exist") from None
     except pa.ArrowInvalid as error:
         raise UserError(_first_line(error)) from error
     except (pa.ArrowException, OSError, Py4JError, PySparkException) as error:
@@ -63,7 +63,7 @@ def _of_csv(file: pa.NativeFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 def _of_dataset(dataset: ds.Dataset, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     missing = [name for name in schema.names if name not in dataset.schema.names]
     if missing:
-        raise UserError(f"it has no column {missing[0]}")
+        raise UserError(f"the table has no column {missing[0]}")
     yield from dataset.to_batches(columns=schema.names)
 
 
@@ -71,12 +71,12 @@ def _of_delta(options: LookupTable, schema: pa.Schema) -> Iterator[pa.RecordBatc
     try:
         deltalake = import_module("deltalake")
     except ImportError as error:
-        raise UserError("deltalake is not installed: pip install 'flumeng[delta]'") from error
+        raise UserError("needs the package deltalake: pip install 'flumeng[delta]'") from error
     uri, storage = delta_storage.of(options.location, secrets.of(options.credentials))
     try:
         table: Any = deltalake.DeltaTable(uri, storage_options=storage)
     except deltalake.exceptions.TableNotFoundError:
-        raise UnavailableError("it does not exist") from None
+        raise UnavailableError("the Delta table does not exist") from None
     except deltalake.exceptions.DeltaError as error:
         raise UnavailableError(_first_line(error)) from error
     yield from _of_dataset(table.to_pyarrow_dataset(), schema)
@@ -99,7 +99,7 @@ def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator
     rows = apart.read.format("jdbc").options(**jdbc.all_properties, **given).load()
     missing = [name for name in schema.names if name not in rows.columns]
     if missing:
-        raise UserError(f"it has no column {missing[0]}")
+        raise UserError(f"the table has no column {missing[0]}")
     taken = rows.select(*schema.names)
     yield from taken.mapInArrow(until_too_many, taken.schema).toArrow().to_batches()
 
@@ -121,7 +121,7 @@ def _bounded(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows > MOST_ROWS or size > MOST_BYTES:
             most = f"{MOST_ROWS:,} rows and {MOST_BYTES // 2**20} MiB"
-            raise UserError(f"it is too large for a lookup table: the limit is {most}")
+            raise UserError(f"the table is larger than the limit of a lookup table, {most}")
         taken.append(batch.select(schema.names))
     table = pa.Table.from_batches(taken) if taken else schema.empty_table()
     return table.cast(schema).combine_chunks()

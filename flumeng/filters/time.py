@@ -31,7 +31,7 @@ class TimeFilter(Filter):
             to_utc(np.zeros(1, np.int64), options.timezone, np.zeros(1, np.int64))
         except pa.ArrowInvalid as error:
             raise UserError(
-                f"time: this host has no data of the time zone {options.timezone}"
+                f"time: this host has no data of the time zone {options.timezone}: install tzdata"
             ) from error
         self._options = options
 

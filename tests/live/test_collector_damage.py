@@ -171,7 +171,7 @@ def test_damaged_journal_is_blocked_until_it_is_repaired(cluster: Cluster) -> No
     cluster.task.start()
     wait_for(lambda: cluster.acks() == (place, EVENTS), "all before the damage, all of the other")
     wait_for(lambda: f"journal {BAD} stops at seq {place}: " in cluster.said(), "the status")
-    assert "checksum does not match; on node n1: `flumeng journal verify`" in cluster.said()
+    assert "checksum does not match; run on node n1: `flumeng journal verify`" in cluster.said()
 
     cluster.append(GOOD, 1)
     cluster.append(BAD, 1)
@@ -179,7 +179,7 @@ def test_damaged_journal_is_blocked_until_it_is_repaired(cluster: Cluster) -> No
 
     assert cluster.repair(BAD, accept_loss=False) == ((place, place + ROWS),)
     wait_for(
-        lambda: "must be accepted; on node n1: `flumeng journal repair" in cluster.said(), "it"
+        lambda: "must be accepted; run on node n1: `flumeng journal repair" in cluster.said(), "it"
     )
     assert cluster.acks() == (place, EVENTS + ROWS)
 
@@ -213,7 +213,7 @@ def test_journal_whose_ack_was_lost_continues_from_its_floor(cluster: Cluster) -
     assert 0 < floor < EVENTS
     cluster.task.start()
     wait_for(lambda: cluster.acks() == (0, EVENTS), "all of the other")
-    wait_for(lambda: f"begins at seq {floor}, but only 0 is acked" in cluster.said(), "it")
+    wait_for(lambda: f"begins at seq {floor}, but only seq 0 is acked" in cluster.said(), "it")
     advance_acks(Operator(cluster.store, "ann", "", 0.0), {BAD: floor})
     wait_for(lambda: cluster.acks() == (EVENTS, EVENTS), "what is left")
     wait_for(lambda: cluster.statuses[-1].error is None, "the status")

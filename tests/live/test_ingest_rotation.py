@@ -409,7 +409,7 @@ def test_each_line_is_taken_once_by_file_and_offset(
         told = capfd.readouterr().err
         discarded = [gone for log in torture.logs for gone in log.discarded]
         torture.seen["discarded"] = len(discarded)
-        counted = told.count("was compressed before its discovery")
+        counted = told.count("was compressed before it was found")
         lines = sum(log.lines for log in torture.logs)
         with capfd.disabled():
             print(

@@ -204,9 +204,9 @@ def test_partition_with_a_cut_log_waits_for_the_operators_reset(
         task = collector.claim()
         collector.until(task, lambda: collector.partitions.trouble is not None)
         assert collector.partitions.trouble == (
-            "the log of orders.0 was cut at offset 40, and 60 is acked: another leader of Kafka "
-            "has written other messages from 40 to 59, which were not read; to read them: pause "
-            "the flow, and `flumeng flow reset --to orders.0=40 --partitions "
+            "the log of partition orders.0 was cut at offset 40, and offset 60 is acked: another "
+            "leader in Kafka has written other messages from 40 to 59, which were not read; to "
+            "read them: pause the flow, and `flumeng flow reset --to orders.0=40 --partitions "
             f"{collector.partition}`; to skip them: the same with orders.0=60, or set "
             "on_gone: earliest"
         )

@@ -322,7 +322,7 @@ def test_done_object_is_tagged_in_addition_to_its_own_tags(lake: str) -> None:
         assert tags("a") == {"team": "web", "flumeng": "done"}
         assert tags("anew") == tags("other") == {}
     said = Cleanup(replace(source, tag={"state": "read"})).clear([found["full"], found["a"]])
-    assert "full.gz was read, but cannot be tagged: it would have 11 tags" in said
+    assert "full.gz was read, but cannot be tagged: the object would have 11 tags" in said
     assert tags("a") == {"team": "web", "flumeng": "done", "state": "read"}
     assert item_of(lake, "a.gz") == found["a"], "a tag makes no new object of it"
 

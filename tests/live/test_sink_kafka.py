@@ -179,7 +179,9 @@ def test_too_large_message_is_a_dead_letter_and_others_are_delivered(
     assert identity.JOURNAL not in letters.kept[0]
     found = values(kafka, topic)
     assert set(found) == set(bodies) - {large, bodies[1500]}
-    with pytest.raises(RefusedError, match=r"refuses the event web\.n1-500: Kafka refuses it"):
+    with pytest.raises(
+        RefusedError, match=r"refuses the event web\.n1-500: Kafka refuses the message"
+    ):
         produce(options, events(*bodies[:501]))
 
 
@@ -198,7 +200,7 @@ def test_events_with_missing_or_invalid_topic_names_are_dead_letters(kafka: Real
     assert values(kafka, f"{prefix}.web") == [b"0", b"7"]
     assert values(kafka, f"{prefix}.db") + values(kafka, f"{prefix}.app") == [b"1", b"6"]
     assert [letter["dead_reason"].partition(": ")[2] for letter in letters.kept] == [
-        "a column of it is null",
+        "a column in the topic's name is null",
         "invalid topic name",
         "Kafka has no such topic",
         "invalid topic name",
@@ -371,9 +373,12 @@ def test_frozen_broker_is_waited_for_until_the_configured_timeout(
 
 def test_columns_that_do_not_fit_are_reported_before_the_first_batch() -> None:
     cases: Sequence[tuple[dict[str, Any], str]] = (
-        ({"topic": "logs.{nobody}"}, "topic: there is no column nobody"),
-        ({"topic": "t", "key": "attrs"}, "key: the column attrs is no plain value"),
-        ({"topic": "t", "headers": ("nobody",)}, "headers: there is no column nobody"),
+        ({"topic": "logs.{nobody}"}, "topic: the events have no column nobody"),
+        (
+            {"topic": "t", "key": "attrs"},
+            "key: expected a text, number or time in the column attrs",
+        ),
+        ({"topic": "t", "headers": ("nobody",)}, "headers: the events have no column nobody"),
     )
     batch = LazyBatch(None, 1, None, (), READ_SCHEMA)  # type: ignore[arg-type]
     for options, expected in cases:

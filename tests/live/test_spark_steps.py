@@ -158,7 +158,9 @@ def test_spark_keeps_the_table_versions_of_the_last_batches(
 
 def test_missing_table_is_waited_for(run: Run, tmp_path: Path) -> None:
     table = f"{{csv: '{tmp_path}/none.csv', schema: 'host STRING, team STRING'}}"
-    with pytest.raises(UnavailableError, match=r"the lookup table .*none\.csv: it does not exist"):
+    with pytest.raises(
+        UnavailableError, match=r"the lookup table .*none\.csv: the file does not exist"
+    ):
         run("noop", f"[lookup: {{on: [host], table: {table}}}]")
 
 

@@ -310,7 +310,7 @@ def test_replay_waits_for_damaged_letters(tmp_path: Path, begin: Begin) -> None:
     file.write_bytes(content[:-7])
     flow = begin(text_of(tmp_path, source))
     flow.start()
-    until(lambda: "purged in part" in flow.said(), "a standstill", flow)
+    until(lambda: "were purged after the file" in flow.said(), "a standstill", flow)
     file.write_bytes(content)
     until(lambda: flow.lake() == Counter(f"b{n}" for n in range(9)), "all dead letters", flow)
     assert flow.letters == []

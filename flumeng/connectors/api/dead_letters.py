@@ -89,7 +89,7 @@ class _Refused:
         if self._letters.stage is None:
             raise RefusedError(
                 f"{self._letters.place} refuses {identity.name_of(events)}: {reasons[0]}. Correct "
-                "the flow, or give it dead_letters with a sink that accepts it, such as files"
+                "the flow, or set its dead_letters to a sink that accepts such events, like files"
             )
         letters = _letters(events, reasons, self._letters)
         if self._writer is None:

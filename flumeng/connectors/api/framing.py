@@ -111,7 +111,7 @@ class Framer:
         "malformed",
         "skipped",
     )
-    complaint = "an invalid octet count; cut at newlines until the next count before a priority"
+    complaint = "an invalid octet count: lines are cut at newlines until the next valid count"
     hopeless = False
 
     def __init__(self, framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> None:
@@ -328,7 +328,7 @@ class PrefixedFramer(Framer):
     """Framing by a length before each message, 4 bytes big-endian."""
 
     __slots__ = ()
-    complaint = "an invalid length prefix; the rest is discarded"
+    complaint = "an invalid length prefix: the rest of the data is discarded"
     hopeless = True
 
     def __init__(self, max_line_bytes: int) -> None:

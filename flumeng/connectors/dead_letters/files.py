@@ -128,7 +128,7 @@ class ParquetDeadLetters:
             file = pq.ParquetFile(self._path, filesystem=self._directory.store.files)
         if REASON not in file.schema_arrow.names:
             file.close()
-            raise CorruptError(f"{self._path}: its rows are not dead letters")
+            raise CorruptError(f"{self._path}: the rows of the file are not dead letters")
         return file
 
     @cached_property
@@ -179,7 +179,7 @@ class JsonDeadLetters:
                     yield pa.array(lines[first : min(first + ROWS_AT_ONCE, to)], pa.binary())
                 row += len(lines)
         if rest and (end is None or row < end):
-            raise CorruptError(f"{self._path}: its last line is incomplete")
+            raise CorruptError(f"{self._path}: the last line is incomplete")
 
     def _open(self) -> pa.NativeFile:
         return self._directory.store.files.open_input_stream(self._path, compression=self._codec)
@@ -190,12 +190,12 @@ class JsonDeadLetters:
         with self._directory.errors(self._path):
             objects, reasons = each_object(lines, lambda texts: json_values.objects(texts, names))
         if pc.any(pc.equal(reasons, MALFORMED)).as_py():
-            raise CorruptError(f"{self._path}: a line is not JSON")
+            raise CorruptError(f"{self._path}: a line of the file is not JSON")
         raws = {name: json_values.values(objects, index) for index, name in enumerate(names)}
         columns = [_column(raws, field) for field in schema]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         if REASON in schema.names and batch[REASON].null_count == batch.num_rows:
-            raise CorruptError(f"{self._path}: its rows are not dead letters")
+            raise CorruptError(f"{self._path}: the rows of the file are not dead letters")
         return batch
 
 

@@ -75,7 +75,7 @@ class DeadLettersReader:
         with directory.errors(path):
             (info,) = directory.store.files.get_file_info([path])
         if info.size not in (None, listed.bytes):
-            raise CorruptError(f"{path} was purged in part after it was listed for the replay")
+            raise CorruptError(f"rows of {path} were purged after the file was listed for replay")
         start = max(piece.start - first, 0)
         end = min(piece.end - first, listed.rows)
         file = DeadLetterFile(path, listed.name, listed.bytes, 0.0)

@@ -71,9 +71,9 @@ def interpret(content: bytes, count: int) -> Verdict:
             return Verdict()
         response = msgspec.json.decode(content, type=Response)
     except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
     if len(response.items) != count:
-        raise ValueError(f"{len(response.items)} items for {count} events")
+        raise ValueError(f"{len(response.items)} results for {count} events")
     again, refused, trouble, overloaded = [], [], "", False
     for position, ((op, item),) in enumerate(item.items() for item in response.items):
         if item.status < 300 or (item.status == 409 and op == "create"):

@@ -161,7 +161,7 @@ class Cluster:
             try:
                 alias = moving(answer, index) if status == 200 else None
             except ValueError as error:
-                raise UnavailableError(f"elasticsearch: invalid _alias: {error}") from error
+                raise UnavailableError(f"elasticsearch: invalid _alias answer: {error}") from error
             if alias is not None:
                 raise UserError(
                     f"elasticsearch: the alias {alias} rolls over: an event that is repeated "

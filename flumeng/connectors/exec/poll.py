@@ -164,7 +164,7 @@ def _moment(state: str) -> datetime:
         return datetime.fromisoformat(state).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise CorruptError(
-            "the stored state of the poll is not a time. If the flow polled another source "
+            "exec: the stored state of the poll is not a time. If the flow polled another source "
             "before, undo that change, or make a new flow for the command"
         ) from error
 

@@ -114,7 +114,7 @@ class ExecSource(Source):
     def _report_status(self, status: int, stderr_end: str) -> None:
         problem = None
         if status:
-            problem = f"{self._options.command[0]} ended with status {status}"
+            problem = f"exec: {self._options.command[0]} ended with status {status}"
             problem += f": {stderr_end}" if stderr_end else ""
         if problem and problem != self.problem:
             log.warning("%s", problem)

@@ -208,7 +208,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     names = [name.lower() for name in flat.names]
     for name in flat.names:
         if names.count(name.lower()) > 1:
-            raise UserError(f"files: two columns become {name}: rename one with select")
+            raise UserError(f"files: two columns get the name {name}: rename one with select")
     return flat
 
 

@@ -62,7 +62,9 @@ class FilesSink:
 
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):
-            raise BatchTooWideError(f"more than {OpenFiles.most_files} files in one split")
+            raise BatchTooWideError(
+                f"files: over {OpenFiles.most_files} files in a split of a batch"
+            )
         files = tuple({row["target"]: (row["source"], row["target"]) for row in rows}.values())
         events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
         return Written(events, files, far)

@@ -168,7 +168,7 @@ class _Connection:
         except OSError as error:
             _failed_at[self._target] = time.monotonic()
             text = error.strerror or str(error)
-            raise UnavailableError(f"{self._target} ({doing}): {text}") from error
+            raise UnavailableError(f"server {self._target} ({doing}): {text}") from error
 
 
 def framed(messages: pa.BinaryArray, framing: Framing) -> memoryview:

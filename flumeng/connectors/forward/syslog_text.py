@@ -17,7 +17,7 @@ NONE = b"-"
 def check(events: pa.Schema) -> None:
     """Raise UserError when columns are missing or have unsuitable types."""
     if "message" not in events.names and "body" not in events.names:
-        raise UserError("rfc5424: needs the column message or body")
+        raise UserError("message rfc5424 needs the column message or body")
     for name in ("facility", "severity"):
         if name in events.names and not pa.types.is_integer(events.field(name).type):
             raise UserError(f"rfc5424: the column {name} is not an integer")

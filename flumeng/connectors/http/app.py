@@ -163,7 +163,8 @@ class HttpApp:
         stranger = status in (401, 403)
         if stranger:
             self._context.counters.unauthorized += 1
-            self._strangers.warning("%s is rejected: %s", address(scope["client"]), answer["error"])
+            client = address(scope["client"])
+            self._strangers.warning("client %s is rejected: %s", client, answer["error"])
         if stranger or (
             status >= 400 and not await body.is_read_to_its_end(self._options.max_body_bytes)
         ):
@@ -346,7 +347,8 @@ class HttpApp:
         try:
             return await asyncio.wait_for(durable, seconds)
         except TimeoutError as error:
-            raise RefusedError(503, f"not durable within {seconds:.0f} s: retry") from error
+            why = f"the events are not durable within {seconds:.0f} s: retry"
+            raise RefusedError(503, why) from error
         finally:
             self._undecided.discard(durable)
 
@@ -361,8 +363,8 @@ class HttpApp:
         if not in_time:
             raise RefusedError(
                 504,
-                f"journaled, but not delivered within {seconds:g} s: a retry would duplicate the "
-                "events",
+                f"the events are journaled, but not delivered within {seconds:g} s: a retry would "
+                "duplicate the events",
             )
 
     def _origin(self, scope: Scope, content_type: str, client: str) -> Origin:

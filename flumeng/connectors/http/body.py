@@ -121,7 +121,7 @@ class Share:
         with bound.lock:
             held = bound.held_bytes + nbytes
             if held > bound.most_bytes and bound.held_bytes > self.held_bytes:
-                raise OverBoundError(f"{held} of {bound.most_bytes} bytes")
+                raise OverBoundError(f"{held} of at most {bound.most_bytes} bytes are in use")
             bound.held_bytes = held
             self.held_bytes += nbytes
 

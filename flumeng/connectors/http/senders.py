@@ -55,7 +55,7 @@ class Senders:
         try:
             self._tokens, self._passwords = await asyncio.to_thread(self._read)
         except UserError as error:
-            problem = f"auth still uses the old secrets: {error}"
+            problem = f"auth of the http source still uses the old secrets: {error}"
         if problem != self.problem:
             self.problem = problem
             if problem:

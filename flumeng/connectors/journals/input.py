@@ -20,13 +20,13 @@ from flumeng.journal.serving.client import JournalClient
 
 _TEXTS: dict[Kind, str] = {
     "nonsense": "journal {partition} stands still: {why}",
-    "lost": "journal {partition} ends at seq {offset}, but {acked} is acked: it has lost durable "
-    "events; on node {node}: `flumeng journal verify`",
-    "gone": "journal {partition} begins at seq {offset}, but only {acked} is acked: its ack or its "
-    "oldest segments were lost; to go on with the events that are left: `flumeng ack advance`",
+    "lost": "journal {partition} ends at seq {offset}, but seq {acked} is acked: the journal has "
+    "lost durable events; run on node {node}: `flumeng journal verify`",
+    "gone": "journal {partition} begins at seq {offset}, but only seq {acked} is acked: its ack or "
+    "its oldest segments were lost; to go on with the events that are left: `flumeng ack advance`",
     "held": "journal {partition} stops at seq {offset}: the next events are lost, and the loss "
-    "must be accepted; on node {node}: `flumeng journal repair --accept-loss`",
-    "damaged": "journal {partition} stops at seq {offset}: {why}; on node {node}: "
+    "must be accepted; run on node {node}: `flumeng journal repair --accept-loss`",
+    "damaged": "journal {partition} stops at seq {offset}: {why}; run on node {node}: "
     "`flumeng journal verify`, then `repair`",
     "unanswered": "journal {partition} waits at seq {offset}: {why}",
 }

@@ -182,7 +182,7 @@ class PositionWatcher(WatchedEnds[Reach]):
             except CorruptError as error:
                 self._on_nonsense(server, str(error))
             except Exception as error:
-                log.exception("the watch of %s failed", server.address)
+                log.exception("the watch of journal server %s failed", server.address)
                 self._on_nonsense(server, f"{type(error).__name__}: {error}")
             else:
                 if not replaced:
@@ -226,14 +226,14 @@ class PositionWatcher(WatchedEnds[Reach]):
 
     def _on_away(self, server: _Server, why: str) -> None:
         if not server.failures:
-            log.warning("no events are read from the journals of a server: %s", why)
+            log.warning("journals of server %s are not read: %s", server.address, why)
         server.failures += 1
         self._missing |= server.names
         self._lose(server.names)
 
     def _on_nonsense(self, server: _Server, why: str) -> None:
         if not server.failures:
-            log.error("%s", why)
+            log.error("journals of server %s are not read: %s", server.address, why)
         server.failures += 1
         trouble = Reach(server.address, 0, trouble=why)
         self._learn(dict.fromkeys(server.names, trouble), next(self._requests))

@@ -196,7 +196,7 @@ class KafkaBrokers:
                     return
         finally:
             consumer.close()
-        raise UnavailableError(f"{self._access}: {key[0]} [{key[1]}] sends nothing")
+        raise UnavailableError(f"{self._access}: partition {key[0]} [{key[1]}] sends no message")
 
     def _is_same(self, message: Any, key: PartitionKey) -> bool:
         """Return True when the log is not truncated, False while unknown; otherwise raise."""

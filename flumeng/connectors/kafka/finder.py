@@ -185,11 +185,11 @@ class _Search:
             return self._before.accepted[key]
         lost = f"topic {name} was deleted and recreated: unread messages are lost"
         if self._options.on_gone == "earliest":
-            self._notes.append(f"{lost}, the new one is read from 0")
+            self._notes.append(f"{lost}, and the new topic is read from offset 0")
             return "earliest"
         self._held[key] = (
-            f"{lost}, and the new one is not read. To read it: `flumeng flow reset FLOW --to "
-            "earliest` (or latest, or a time)"
+            f"{lost}, and the new topic is not read. To read the new topic: `flumeng flow reset "
+            "FLOW --to earliest` (or latest, or a time)"
         )
         return None
 
@@ -236,7 +236,7 @@ def bound_of(to: str) -> Bound:
     try:
         return "latest" if to == "latest" else time_of(to)
     except ValueError as error:
-        raise UserError(f"from {to}: {error}") from error
+        raise UserError(f"kafka: cannot start from {to!r}: {error}") from error
 
 
 def _scope(options: KafkaSource) -> tuple[str, ...]:

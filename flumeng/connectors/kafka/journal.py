@@ -125,7 +125,7 @@ class InKafka:
                 self.sync()
                 continue
             except KafkaException as error:
-                raise JournalFailedError(f"kafka: {error.args[0].str()}") from error
+                raise JournalFailedError(f"journal {self.id}: {error.args[0].str()}") from error
             messages.next += 1
         self._appended += len(messages.rows)
         return self._appended
@@ -157,8 +157,8 @@ class InKafka:
         left = len(value) - excess
         if left < 0:
             raise UserError(
-                f"host and attributes exceed the limit of {self._most_bytes} bytes of the topic "
-                f"{self._options.topic} (max.message.bytes)"
+                f"host and attributes of an event exceed the limit of {self._most_bytes} bytes "
+                f"(max.message.bytes) of the topic {self._options.topic}"
             )
         self._cuts.warning(
             "journal %s: a message of more than %d bytes (max.message.bytes) was cut",
@@ -195,11 +195,11 @@ class InKafka:
             cause = error.args[0]
             if cause.code() in NO_TOPIC:
                 raise UserError(
-                    f"journal.kafka: the topic {topic}: {cause.str()}; create it, with a partition "
-                    "for each task that reads it"
+                    f"journal.kafka: the topic {topic}: {cause.str()}; create the topic, with a "
+                    "partition for each task that reads it"
                 ) from error
             if cause.code() in PERSONS:
-                raise UserError(f"journal.kafka: {topic}: {cause.str()}") from error
+                raise UserError(f"journal.kafka: the topic {topic}: {cause.str()}") from error
             trouble = f": {self._troubles[0].str()}" if self._troubles else ""
             raise UnavailableError(f"journal.kafka: {cause.str()}{trouble}") from error
         except TimeoutError as error:

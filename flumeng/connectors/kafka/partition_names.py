@@ -50,7 +50,7 @@ def parse(name: str) -> KafkaPartition:
     """Parse the name that ``str`` makes of a partition. Raises CorruptError."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise CorruptError(f"{name!r} is not the name of a partition of Kafka")
+        raise CorruptError(f"{name!r} is not the name of a Kafka partition")
     return KafkaPartition(match[1], int(match[2]), match[3])
 
 

@@ -21,43 +21,43 @@ def describe(standstill: Standstill) -> str:
     label, offset, acked = label_of(standstill.partition), standstill.offset, standstill.acked
     match standstill.kind:
         case "nonsense":
-            return f"{label} stands still: {standstill.why}"
+            return f"partition {label} stands still: {standstill.why}"
         case "lost" if standstill.why:
             return (
-                f"the log of {label} was cut at offset {offset}, and {acked} is acked: another "
-                f"leader of Kafka has written other messages from {offset} to {acked - 1}, which "
-                "were not read; to read them: pause the flow, and `flumeng flow reset --to "
-                f"{label}={offset} --partitions {standstill.partition}`; to skip them: the same "
-                f"with {label}={acked}, or set on_gone: earliest"
+                f"the log of partition {label} was cut at offset {offset}, and offset {acked} is "
+                f"acked: another leader in Kafka has written other messages from {offset} to "
+                f"{acked - 1}, which were not read; to read them: pause the flow, and `flumeng "
+                f"flow reset --to {label}={offset} --partitions {standstill.partition}`; to skip "
+                f"them: the same with {label}={acked}, or set on_gone: earliest"
             )
         case "lost":
             return (
-                f"{label} ends at offset {offset}, but {acked} is acked: Kafka has lost messages "
-                "that were committed, or the ack was set too high; to go on at its end: pause the "
-                "flow, and `flumeng flow reset --to latest`"
+                f"partition {label} ends at offset {offset}, but offset {acked} is acked: Kafka "
+                "has lost messages that were committed, or the ack was set too high; to go on at "
+                "the partition's end: pause the flow, and `flumeng flow reset --to latest`"
             )
         case "gone":
             return (
-                f"{label} begins at offset {offset}, but only {acked} is acked: Kafka has deleted "
-                "unread messages; to go on with the messages that are left: pause the flow, and "
-                "`flumeng flow reset --to earliest`, or set on_gone: earliest"
+                f"partition {label} begins at offset {offset}, but only offset {acked} is acked: "
+                "Kafka has deleted unread messages; to go on with the messages that are left: "
+                "pause the flow, and `flumeng flow reset --to earliest`, or set on_gone: earliest"
             )
         case "held" | "damaged":
             return (
-                f"{label} stops at offset {offset}: {standstill.why}; it is retried; to skip it: "
-                "pause the flow, and `flumeng flow reset --to "
+                f"partition {label} stops at offset {offset}, which is retried: {standstill.why}; "
+                "to skip the offset: pause the flow, and `flumeng flow reset --to "
                 f"{label}=OFFSET --partitions {standstill.partition}`"
             )
         case "unanswered":
-            return f"{label} waits at offset {offset}: {standstill.why}"
+            return f"partition {label} waits at offset {offset}: {standstill.why}"
 
 
 PROBE_THREADS = 4
 CUT = (
-    "Kafka has cut the log there, and another leader has written other messages at these offsets, "
-    "which were acked: they are not read"
+    "Kafka has cut the log at an acked offset, and another leader has written other messages from "
+    "there on: those below the ack are not read"
 )
-UNKNOWN = Reach("", 0, trouble="this is not the name of a partition of Kafka")
+UNKNOWN = Reach("", 0, trouble="the name is not that of a Kafka partition")
 
 
 def source_of(spec: FlowSpec) -> KafkaSource | None:

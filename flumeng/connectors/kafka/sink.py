@@ -183,7 +183,8 @@ class _Messages:
         single.send(again.rows())
         if refused := single.refusals():
             letters = again._of(refused.keys())
-            reasons = [f"Kafka refuses it: {refused[value]}" for _, value, *_ in letters.rows()]
+            rows = letters.rows()
+            reasons = [f"Kafka refuses the message: {refused[value]}" for _, value, *_ in rows]
             refuse(letters._events, reasons)
 
     def _of(self, values: Collection[bytes]) -> _Messages:
@@ -234,7 +235,7 @@ def _shown(name: bytes | None) -> str:
 def _illegal(name: bytes | None) -> str:
     """Return why a topic cannot have that name; empty for a legal one."""
     if name is None:
-        return "a column of it is null"
+        return "a column in the topic's name is null"
     legal = TOPIC.fullmatch(_shown(name)) and name not in (b".", b"..")
     return "" if legal else "invalid topic name"
 

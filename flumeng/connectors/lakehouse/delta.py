@@ -143,7 +143,7 @@ class DeltaLake(Table):
         text = _one_line(str(error))
         if isinstance(error, exceptions.CommitFailedError):
             if "Concurrent transaction" in text:
-                return ConflictError(f"another owner commits to the table: {text}")
+                return ConflictError(f"another owner of the task commits to the table: {text}")
             return OvertakenError(text)
         if isinstance(error, exceptions.SchemaMismatchError | exceptions.DeltaProtocolError):
             return UserError(text)

@@ -134,7 +134,7 @@ class GroupCommit:
             if not call.settled and (self._under_way or self.clock() >= call.deadline):
                 if call in self._waiting:
                     self._waiting.remove(call)
-                late = UnavailableError("the table takes too long for the tasks' commits")
+                late = UnavailableError("the commits of tasks to the table take too long")
                 call.fail(call.error or late)
             self._under_way |= not call.settled
             return not call.settled
@@ -148,7 +148,7 @@ class GroupCommit:
             self._end(calls, error)
         except BaseException as error:
             call.settled = True
-            self._end(calls, UnavailableError(f"the commit was interrupted: {error!r}"))
+            self._end(calls, UnavailableError(f"a commit to the table was interrupted: {error!r}"))
             raise
         else:
             for member in calls:

@@ -168,7 +168,7 @@ class IcebergTable(Table):
         text = f"{type(error).__name__}: {first}"
         if isinstance(error, OverflowError):
             return UserError(
-                "times and dates outside of the years 1 to 9999 cannot be committed: drop such "
+                "Iceberg cannot store times and dates outside of the years 1 to 9999: drop such "
                 "events with where"
             )
         if isinstance(error, exceptions.CommitFailedException):

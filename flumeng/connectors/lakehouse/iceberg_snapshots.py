@@ -80,7 +80,7 @@ def remove_files(table: Any, gone: Sequence[Any]) -> None:
         for file in (*sorted(dropped), *(snapshot.manifest_list for snapshot in gone)):
             table.io.delete(file)
     except Exception as error:  # any error of the store's library
-        log.warning("cannot delete the metadata of %d expired snapshots: %s", len(gone), error)
+        log.warning("iceberg: cannot delete metadata of %d expired snapshots: %s", len(gone), error)
 
 
 def _manifests(table: Any, snapshot: Any) -> dict[str, int]:

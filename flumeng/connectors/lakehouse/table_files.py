@@ -127,8 +127,8 @@ class Unreachable:
 def read(rows: Sequence[Row]) -> list[TableFile]:
     """Return the files written by all splits. Raises BatchTooWideError for too many files."""
     if any(row["path"] is None for row in rows):
-        most = OpenFiles.most_files
-        raise BatchTooWideError(f"over {most} files in one split: partition_by is too fine")
+        many = f"over {OpenFiles.most_files} files in a split of a batch"
+        raise BatchTooWideError(f"{many}: partition_by is too fine")
     return [
         TableFile(
             row["path"],

@@ -34,7 +34,9 @@ def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
         column = by_name.get(field.name)
         if column is None:
             if (other := same_but_for_case.get(field.name.lower())) is not None:
-                raise UserError(f"the column {field.name} is called {other} in the table")
+                raise UserError(
+                    f"the column {field.name} is called {other} in the table: rename it in select"
+                )
             added.append(field.with_nullable(True))
             files.append(field)
             continue
@@ -47,13 +49,13 @@ def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
         if kind != column.type:
             widened.append(column.with_type(kind))
         if field.nullable and not column.nullable:
-            raise UserError(f"the table requires the column {field.name}, which may be null")
+            raise UserError(f"the table refuses nulls, but the column {field.name} may be null")
         files.append(field.with_type(kind))
     for name, column in by_name.items():
         if not column.nullable and name not in events.names:
             raise UserError(f"the table requires the column {name}, which the events do not have")
     if added and not add:
-        raise UserError(f"the table has no column {added[0].name} (`schema: add` adds it)")
+        raise UserError(f"the table has no column {added[0].name}: set `schema: add` to add it")
     if widened and not widen:
         field = events.field(widened[0].name)
         raise UserError(
@@ -68,7 +70,8 @@ def check_names(events: pa.Schema) -> None:
     seen: dict[str, str] = {}
     for name in events.names:
         if name.lower() in seen:
-            raise UserError(f"a table cannot have the columns {seen[name.lower()]} and {name}")
+            both = f"{seen[name.lower()]} and {name}"
+            raise UserError(f"a table cannot have the columns {both}, which differ only in case")
         seen[name.lower()] = name
 
 

@@ -156,7 +156,7 @@ class TableSink:
         add, patience = partial(self._call.repeated, self._table.add), self._call.answer_seconds
         if not self._commits.commit(Addition(files, batch), self._task, add, patience):
             self._layouts = {}
-            raise UnavailableError("the table changed while files for it were written")
+            raise UnavailableError("the table changed while its files were written: retrying")
 
 
 class LocalDirectory:
@@ -233,7 +233,7 @@ class Caller:
                 return self(partial(step, *given))
             except OvertakenError as error:
                 if attempt == COMMITS or time.monotonic() - began > self.answer_seconds:
-                    text = f"other writers committed first {attempt} times: {error}"
+                    text = f"other writers committed to the table first, {attempt} times: {error}"
                     raise UnavailableError(text) from error
             time.sleep(self.pause_seconds * 2 ** min(attempt, 6) * random.uniform(0.5, 1.5))
         raise AssertionError

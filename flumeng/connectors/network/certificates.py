@@ -30,12 +30,12 @@ class Clients:
         try:
             names = [*_alternative_names(x509.load_der_x509_certificate(certificate)), digest]
         except ValueError as error:
-            raise UnauthorizedError(f"unreadable certificate: {error}") from error
+            raise UnauthorizedError(f"its certificate is unreadable: {error}") from error
         if not self._names:
             return Client(names[0], frozenset(), certificate)
         let_in = {name: matched for name in names if (matched := self._names & {*_patterns(name)})}
         if not let_in:
-            raise UnauthorizedError(f"{', '.join(names)}: not in tls.clients")
+            raise UnauthorizedError(f"certificate of {', '.join(names)}: not in tls.clients")
         return Client(next(iter(let_in)), frozenset().union(*let_in.values()), certificate)
 
 

@@ -142,7 +142,7 @@ class Datagrams:
                 context.counters.discarded_bytes += cut.skipped
                 if cut.malformed:
                     context.counters.malformed += 1
-                    self._malformed.warning("%s sent %s", address(peer), cut.complaint)
+                    self._malformed.warning("sender %s sent %s", address(peer), cut.complaint)
         for messages in blocks:
             sender = self._origin(peer)
             if messages.incomplete:

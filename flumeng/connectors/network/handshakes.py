@@ -152,7 +152,7 @@ class Handshakes:
             reason = (error.reason or str(error)).lower().replace("_", " ")
             if reason == _NO_CERTIFICATE:
                 self._counters.unauthorized += 1
-                self._warn(peer, "is rejected: it sent no certificate")
+                self._warn(peer, "is rejected: the sender sent no certificate")
             else:
                 self._counters.malformed += 1
                 self._warn(peer, f"failed the TLS handshake: {reason}")
@@ -164,7 +164,8 @@ class Handshakes:
             self._forget(taken)
 
     def _warn(self, peer: tuple[Any, ...], message: str) -> None:
-        self._logs.setdefault(message, RateLimitedLog(log)).warning("%s %s", address(peer), message)
+        rare = self._logs.setdefault(message, RateLimitedLog(log))
+        rare.warning("sender %s %s", address(peer), message)
 
     def _give_up(self, taken: socket.socket) -> None:
         self._counters.refused += 1

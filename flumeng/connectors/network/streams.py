@@ -115,7 +115,7 @@ class Streams:
             return self.tls.client(transport)
         except UnauthorizedError as error:
             self.reception.context.counters.unauthorized += 1
-            self._strangers.warning("%s is rejected: %s", peer, error)
+            self._strangers.warning("sender %s is rejected: %s", peer, error)
             return None
 
     def close_revoked(self) -> None:
@@ -123,7 +123,7 @@ class Streams:
         for connection in list(self.connections):
             if self.tls.is_revoked(connection.certificate):
                 self.reception.context.counters.unauthorized += 1
-                log.warning("closing %s: its certificate is revoked", connection.peer)
+                log.warning("closing sender %s: its certificate is revoked", connection.peer)
                 connection.abort()
 
     def hold(self, nbytes: int) -> None:
@@ -132,7 +132,7 @@ class Streams:
             greediest = max(self.connections, key=lambda connection: connection.held_bytes)
             self.reception.context.counters.overfull += 1
             log.warning(
-                "unfinished messages take %d bytes: closing the connection of %s, which has most",
+                "unfinished messages take %d bytes of memory: closing sender %s, which has most",
                 *(self.held_bytes, greediest.peer),
             )
             greediest.abort()
@@ -141,8 +141,8 @@ class Streams:
         counters = self.reception.context.counters
         counters.discarded_bytes += nbytes
         self._broken.warning(
-            "the connection of %s broke within a message: %d bytes discarded, %d bytes of this "
-            "source so far",
+            "the connection of sender %s broke within a message: %d bytes discarded, %d bytes of "
+            "this source so far",
             peer,
             nbytes,
             counters.discarded_bytes,
@@ -245,7 +245,7 @@ class _Connection(asyncio.BufferedProtocol):
             streams.reception.context.counters.discarded_bytes += cutter.skipped - skipped
         if sound and cutter.malformed:
             streams.reception.context.counters.malformed += 1
-            log.warning("%s sent %s", self.peer, cutter.complaint)
+            log.warning("sender %s sent %s", self.peer, cutter.complaint)
             if cutter.hopeless:
                 self.abort()
 

@@ -31,7 +31,7 @@ async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
         try:
             await step()
         except Exception:
-            log.exception("refresh failed; the old state stays in use")
+            log.exception("TLS files or secrets were not refreshed: the old ones stay in use")
 
 
 class Files(NamedTuple):
@@ -94,7 +94,7 @@ class ServerTls:
             return Client()
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
         if not certificate:
-            raise UnauthorizedError("no certificate")
+            raise UnauthorizedError("the sender sent no certificate")
         client = self._clients.admit(certificate)
         try:
             revoked = self.is_revoked(certificate)

@@ -45,7 +45,7 @@ def kind_of(content: Content) -> Kind | None:
     if tar_members.is_header(beginning, old=is_old) or (is_old and beginning == b"\0" * 512):
         return "tar"
     if named and beginning:
-        raise CorruptError(f"it is named as a {named}, but its content is not a {named}")
+        raise CorruptError(f"the name ends like a {named}, but the content is not a {named}")
     return None
 
 
@@ -71,7 +71,7 @@ def parts_of_members(
             for part in _shifted(inside, find, base, end):
                 base = part.end
                 if base > MOST_POSITION:
-                    raise CorruptError(f"it begins beyond position {MOST_POSITION}")
+                    raise CorruptError(f"the archive has data beyond byte {MOST_POSITION}")
                 for rest in _from(part, start):
                     yield origin, rest
         except UnavailableError:
@@ -82,14 +82,14 @@ def parts_of_members(
             return
     if archives:
         others = f", and {len(archives) - 1} more" if len(archives) > 1 else ""
-        raise CorruptError(f"nested archives are not read: {archives[0]}{others}")
+        raise CorruptError(f"archives in an archive are not read: {archives[0]}{others}")
 
 
 def _members(opened: OpenItem, content: Content, allowance: Allowance) -> Iterator[Member]:
     if kind_of(content) == "tar":
         return tar_members.members(content.blocks, allowance)
     if content is not opened:
-        raise CorruptError("compressed zips are not read")
+        raise CorruptError("a zip file that is compressed again is not read")
     return zip_members.members(opened, allowance)
 
 

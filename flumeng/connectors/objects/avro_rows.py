@@ -58,14 +58,14 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
             file.check()
             raise
         except (SchemaParseException, ZstdError) as error:
-            raise CorruptError(f"it is damaged: {error}") from error
+            raise CorruptError(f"the Avro data is damaged: {error}") from error
 
 
 def _parts(file: BlockFile, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
     reader = block_reader(cast(IO[bytes], file))
     schema = reader.writer_schema
     if not isinstance(schema, dict) or schema["type"] != "record":
-        raise UserError("its Avro values are not records")
+        raise UserError("the Avro values are not records")
     named: dict[str, Any] = {}
     _define(schema, named)
     names = chosen(source, [field["name"] for field in schema["fields"]])
@@ -115,7 +115,7 @@ def _bodies(
         yield from _together(plain[first:number], kind)
         if number < len(rows):
             names = ", ".join(_unfit_names(rows[number]))
-            yield _alone(plain[number]), f"avro: {names}: the value is beyond its type"
+            yield _alone(plain[number]), f"avro: {names}: the value does not fit its type"
         first = number + 1
 
 
@@ -196,7 +196,7 @@ def _define(schema: Any, named: dict[str, Any]) -> None:
 def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.DataType:
     if isinstance(schema, str):
         if schema in within:
-            raise UserError(f"its Avro schema is recursive, which no column can hold: {schema}")
+            raise UserError(f"the Avro schema is recursive, which no column can hold: {schema}")
         return _PLAIN[schema] if schema in _PLAIN else _type(named[schema], named, within)
     if isinstance(schema, list):
         kinds = [kind for kind in schema if kind != "null"]

@@ -75,7 +75,7 @@ def codec_of(beginning: bytes, location: str) -> Codec | None:
     actual = next((codec for magic, codec in _MAGIC if beginning.startswith(magic)), None)
     named = SUFFIXES.get(PurePosixPath(location).suffix)
     if actual is None and named is not None and beginning:
-        raise CorruptError(f"it is named as {named}, but its content is not {named}")
+        raise CorruptError(f"the name ends like {named}, but the content is not {named}")
     return actual
 
 
@@ -97,7 +97,7 @@ def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
         first += more
     inner = codec_of(first[:MAGIC_BYTES], "")
     if inner is not None:
-        raise CorruptError(f"it is compressed twice: {inner} inside {codec}")
+        raise CorruptError(f"the data is compressed twice: {inner} inside {codec}")
     if first:
         yield first
     yield from blocks
@@ -132,7 +132,7 @@ def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:
         pass
     if last:
         yield bytes(last)
-    raise CorruptError(f"its {codec} is damaged: {damage}") from damage
+    raise CorruptError(f"the {codec} data is damaged: {damage}") from damage
 
 
 def _steps(blocks: Iterator[bytes], codec: Codec, most: Callable[[], int]) -> Iterator[bytes]:
@@ -154,7 +154,7 @@ def _members(
         elif decompressor.needs_input and not given:
             given = next(blocks, b"")
             if not given:
-                raise EOFError("it is truncated")
+                raise EOFError("the data is truncated")
         if block := decompressor.decompress(given, most()):
             yield block
         given = b""

@@ -81,7 +81,7 @@ class Streamed:
             size += len(block)
             if size > HELD_BYTES:
                 raise CorruptError(
-                    f"it has more than {HELD_BYTES >> 20} MiB, but must be in memory as a whole"
+                    f"this format is read in memory, and the data has over {HELD_BYTES >> 20} MiB"
                 )
             blocks.append(block)
         return pa.BufferReader(b"".join(blocks))
@@ -151,7 +151,7 @@ def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iter
         return 0, _bounded(_decoded(content.blocks(), encoding), 0)
     beginning = content.beginning(_MARK_BYTES)
     if beginning[:2] in _UTF16 and 0 in beginning[2:]:
-        raise CorruptError("it is UTF-16, not UTF-8: set `encoding: utf-16`")
+        raise CorruptError("the text is UTF-16, not UTF-8: set `encoding: utf-16`")
     if content.seekable:
         return position, _bounded(content.blocks(position), position)
     return 0, _bounded(content.blocks(), 0)
@@ -175,7 +175,7 @@ def _bounded(blocks: Iterator[bytes], position: int) -> Iterator[bytes]:
     for block in blocks:
         position += len(block)
         if position > MOST_POSITION:
-            raise CorruptError(f"it holds more than {MOST_POSITION} bytes")
+            raise CorruptError(f"the text has more than {MOST_POSITION} bytes")
         yield block
 
 
@@ -199,8 +199,8 @@ class Allowance:
     def __init__(self, packed: int, members: int = MOST_MEMBERS, free: int = FREE_BYTES) -> None:
         self._members = members
         self._bytes = min(max(free, MOST_TIMES * packed), MOST_POSITION)
-        self._too_many = f"it has more than {members} members"
-        self._too_large = f"its {packed} bytes unpack to more than {self._bytes} bytes"
+        self._too_many = f"the archive has more than {members} members"
+        self._too_large = f"{packed} bytes of an archive unpack to more than {self._bytes} bytes"
 
     def count(self) -> None:
         self._members -= 1

@@ -65,9 +65,9 @@ def _names(beginning: bytes, source: ObjectsSource) -> tuple[list[str], int]:
     try:
         header = next((row for row in rows if row), [])
     except csv.Error as error:
-        raise CorruptError(f"the names in its first row cannot be read: {error}") from error
+        raise CorruptError(f"column names in the first row cannot be read: {error}") from error
     if size == NAMES_BYTES:
-        raise CorruptError(f"its first row has more than {NAMES_BYTES} bytes")
+        raise CorruptError(f"the first row has more than {NAMES_BYTES} bytes")
     plain = [name.encode("utf-8", "replace").decode() for name in header]
     return given or _distinct(plain), size
 
@@ -162,7 +162,7 @@ class _Reading:
         while self._unfit and self._unfit[0].number - 1 == self._position:
             row = self._unfit.popleft()
             self._position += 1
-            yield f"csv: {row.actual_columns} values, not {row.expected_columns}"
+            yield f"csv: {row.actual_columns} values, expected {row.expected_columns}"
             yield pa.array([row.text.encode("utf-8", "surrogateescape")], pa.binary())
 
     def _note(self, row: pc.InvalidRow) -> str:

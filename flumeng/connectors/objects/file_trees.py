@@ -89,7 +89,7 @@ def _explained(error: OSError, path: str) -> Exception:
         return FileNotFoundError(path)
     text = f"{path}: {error.strerror}"
     if error.errno in _DENIED:
-        return UserError(f"{text}: allow the node's user to read it, or correct the glob")
+        return UserError(f"{text}: allow the node's user to read this path, or correct the glob")
     return UnavailableError(text)
 
 

@@ -281,7 +281,7 @@ class ObjectsFinder(FinderBase):
             troubles.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
         if run.unnamed:
             objects = "1 object has" if run.unnamed == 1 else f"{run.unnamed} objects have"
-            example = f"such as {run.unnamed_example}: rename to read"
+            example = f"such as {run.unnamed_example}, and are skipped: rename to read"
             troubles.append(f"{objects} an unsupported name, {example}")
         self._troubles = tuple(troubles)
 

@@ -61,7 +61,7 @@ def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> It
             continue
         rows = Rows(position, body, error)
         if rows.end > MOST_POSITION:
-            raise CorruptError(f"it has more than {MOST_POSITION} rows")
+            raise CorruptError(f"the content has more than {MOST_POSITION} rows")
         position, error = rows.end, ""
         if max(start, rows.position) < min(end, rows.end):
             yield rows.between(start, end)
@@ -100,7 +100,7 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
         return list(names)
     columns = [name for name in names if name in source.columns]
     if names and not columns:
-        raise CorruptError(f"it has none of the columns {', '.join(source.columns)}")
+        raise CorruptError(f"the content has none of the columns {', '.join(source.columns)}")
     return columns
 
 

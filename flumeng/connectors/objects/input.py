@@ -30,8 +30,8 @@ TRIES, TRY_SECONDS = 3, 0.3
 GIVEN_UP_AT_ONCE = 50
 """Maximum number of consecutive objects that are tried and given up together."""
 WHY_CHARACTERS = 500
-LEFT_OUT = "it was unreadable when the original of this batch was written"
-UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
+LEFT_OUT = "the object was unreadable when this batch was first written"
+UNKNOWN = Reach("", 0, trouble="the name is not that of a lane of objects")
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ class LanePositions:
         if standstill.kind == "unanswered":
             return f"{lane} waits at {item}: {standstill.why}"
         return (
-            f"{lane} stands still at {item}: {standstill.why or standstill.kind}: its queue in "
-            f"ZooKeeper was changed by hand; `flumeng flow reset {self._flow} --to earliest` reads "
-            "the items that are left"
+            f"{lane} stands still at {item}, as the flow's queue in ZooKeeper was changed by hand "
+            f"({standstill.why or standstill.kind}); `flumeng flow reset {self._flow} --to "
+            "earliest` reads the items that are left"
         )
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class LanePositions:
         self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
     ) -> None:
         fresh = self._gone(partition, log, damage)
-        more = f"; and {len(damage) - 1} more after it" if len(damage) > 1 else ""
+        more = f"; and {len(damage) - 1} more objects after it" if len(damage) > 1 else ""
         last = Gone(start, fresh[-1].end, damage[0].why + more)
         self._given_up[partition] = _GivenUp((*self._kept(partition, log, fresh), *fresh), last)
 

@@ -66,7 +66,7 @@ def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.Bi
 def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
     if text.peek() == b"n":
         if b"".join(text.value()) != b"null":
-            raise CorruptError("invalid JSON")
+            raise CorruptError("invalid JSON: expected null, an object or an array")
     elif not names:
         yield from elements(text.value())
     else:
@@ -78,7 +78,7 @@ def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | st
             else:
                 text.skip()
         if not is_there:
-            raise CorruptError(f"an object lacks {names[0]}, which the path `records` leads to")
+            raise CorruptError(f"a JSON object lacks {names[0]}, a step of the path `records`")
 
 
 def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
@@ -90,12 +90,12 @@ def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
             bodies, beyond, broken = scan.bodies()
             yield from _apart(bodies, beyond)
             if broken:
-                raise CorruptError("invalid JSON, or no array or object")
+                raise CorruptError("invalid JSON, or neither an array nor an object")
             rest, inside = scan.rest()
             if len(rest) > MOST_ELEMENT_BYTES:
-                raise CorruptError(f"an element is longer than {MOST_ELEMENT_BYTES} bytes")
+                raise CorruptError(f"a JSON element is longer than {MOST_ELEMENT_BYTES} bytes")
     if inside or rest.strip(_BLANK):
-        raise CorruptError("it ends inside an array or object, or is neither")
+        raise CorruptError("the JSON ends inside an array or object, or is neither")
 
 
 def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryArray | str]:
@@ -294,7 +294,7 @@ class JsonText:
             if not piece:
                 rest, self._block, self._at = self._block[self._at :], b"", 0
                 if not self._more():
-                    raise CorruptError("it ends inside an array, object or string")
+                    raise CorruptError("the JSON ends inside an array, object or string")
                 self._block = rest + self._block
                 continue
             end, depth, in_string = _scanned(piece, depth, in_string)
@@ -311,7 +311,7 @@ class JsonText:
         for piece in self._balanced():
             text += piece
             if len(text) > MOST_NAME_BYTES:
-                raise CorruptError(f"a name has more than {MOST_NAME_BYTES} bytes")
+                raise CorruptError(f"a JSON name has more than {MOST_NAME_BYTES} bytes")
         self._take(b":")
         try:
             return msgspec.json.decode(without_surrogates(text), type=str)
@@ -322,7 +322,7 @@ class JsonText:
         actual = self.peek()
         if actual != expected:
             shown = ascii(actual.decode("latin-1")) if actual else "the end"
-            raise CorruptError(f"invalid JSON: {shown} instead of '{expected.decode()}'")
+            raise CorruptError(f"invalid JSON: expected '{expected.decode()}', found {shown}")
         self._at += 1
 
     def _more(self) -> bool:

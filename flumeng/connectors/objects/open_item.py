@@ -130,7 +130,7 @@ class OpenItem:
         with _explained(self._store):
             data: bytes = self._file.read_at(size, start)
         if len(data) < size:
-            raise CorruptError("it was truncated after it was listed")
+            raise CorruptError("the object was truncated after it was listed")
         return data
 
     @contextmanager
@@ -140,11 +140,11 @@ class OpenItem:
             yield
         except OSError as error:
             if error.errno is None and "AWS Error" not in str(error):
-                raise CorruptError(f"it is damaged: {error}") from error
+                raise CorruptError(f"the content is damaged: {error}") from error
             with _explained(self._store):
                 raise
         except _DAMAGE as error:
-            raise CorruptError(f"it is damaged: {error}") from error
+            raise CorruptError(f"the content is damaged: {error}") from error
 
 
 def name_of(item: Item) -> str:
@@ -167,9 +167,9 @@ def _explained(store: FileStore) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ChangedError("it was deleted after it was listed") from error
+        raise ChangedError("the object was deleted after it was listed") from error
     except PermissionError as error:
-        raise UserError(f"no permission to read it: {error.strerror or error}") from error
+        raise UserError(f"no permission to read the file: {error.strerror or error}") from error
     except OSError as error:
         explained = store.explained(error)
         if isinstance(explained, OSError):
@@ -200,4 +200,4 @@ def _check(item: Item, size: int, modified_us: int | None = None, tag: str | Non
     modified = item.modified_us if modified_us is None else modified_us
     etag = item.tag.strip('"') if tag is None else tag
     if (size, modified, etag) != (item.size, item.modified_us, item.tag.strip('"')):
-        raise ChangedError("it was rewritten after it was listed")
+        raise ChangedError("the object was rewritten after it was listed")

@@ -273,7 +273,7 @@ class ObjectsSource(SourceOptions):
                         f"with `order: {self.order}`: set `order: any`, or separate the paths",
                     )
         if (self.after == "move") != (self.move_to is not None):
-            yield "move_to", "expected with `after: move`, and only there"
+            yield "move_to", "expected with `after: move`, and not otherwise"
         yield from self._problems_of_format()
         yield from self._problems_of_tag()
         for path in self.paths if self.move_to else ():
@@ -295,9 +295,9 @@ class ObjectsSource(SourceOptions):
         if self.names and self.columns and (unknown := sorted({*self.columns} - {*self.names})):
             yield "columns", f"not in names: {', '.join(unknown)}"
         if self.quote == self.separator:
-            yield "quote", "it must differ from the delimiter"
+            yield "quote", "the quote must differ from the delimiter"
         if self.escape and self.escape in (self.separator, self.quote):
-            yield "escape", "it must differ from the delimiter and the quote"
+            yield "escape", "the escape must differ from the delimiter and the quote"
 
     def _problems_of_tag(self) -> Iterator[tuple[str, str]]:
         if self.after != "tag":

@@ -105,8 +105,8 @@ class QueueLog:
             assert head is not None, "it was written just now"
         if head.value.rules != rules:
             raise UserError(
-                f"flow {flow} has seen objects by {head.value.rules}, and would read all again by "
-                f"{rules}: change that back, or let another flow read them"
+                f'flow {flow} recorded seen objects with "{head.value.rules}", and would read all '
+                f'again with "{rules}": revert that change, or read them with another flow'
             )
         files = SeenFiles(seen_in, flow, head.value.id) if seen_in else None
         log = cls(store, flow, head, files, weigh)
@@ -155,7 +155,7 @@ class QueueLog:
         if self._files is None:
             if files:
                 raise UserError(
-                    f"flow {self._flow} remembers seen objects in files: set `seen_in` as before"
+                    f"flow {self._flow} records seen objects in files: set `seen_in` as before"
                 )
             return {}
         self._unnamed = self._files.names() - {*files.values()}
@@ -165,7 +165,7 @@ class QueueLog:
                 self._store.commit([Check(paths.queue(self._flow), self._head.version)])
                 raise CorruptError(
                     f"{self._files.path(file)} with seen objects of flow {self._flow} is missing: "
-                    "restore it, or move all files of its directory to the present `seen_in`"
+                    "restore this file, or move all files of its directory to the new `seen_in`"
                 )
         return {name: read[file] for name, file in files.items()}
 
@@ -232,9 +232,9 @@ class QueueLog:
         if sum(bucket.bytes for bucket in kept.values()) + sum(small.values()) > SEEN_BYTES:
             raise UserError(
                 f"flow {self._flow} has seen more objects than ZooKeeper may remember "
-                f"({SEEN_BYTES >> 20} MiB, about 900,000): set `seen_in: LOCATION` to remember "
-                "them in files; or `order: name` or `order: modified` where that is true; or "
-                "`after` to remove objects that were read"
+                f"({SEEN_BYTES >> 20} MiB, about 900,000): set `seen_in: LOCATION` to record them "
+                "in files; or `order: name` or `order: modified` if objects arrive in that order; "
+                "or `after` to remove objects that were read"
             )
         files = {} if self._files is None else self._files.write(large)
         written = {name: _Bucket(0, file) for name, file in files.items()}
@@ -321,7 +321,7 @@ def _segments(part: Sequence[Item]) -> Iterable[QueueSegment]:
     if len(codec.encode(whole)) <= SEGMENT_BYTES:
         yield whole
     elif len(part) == 1:
-        raise CorruptError(f"{part[0].location[:200]}...: the name is too long for a queue")
+        raise CorruptError(f"{part[0].location[:200]}...: the object's name is too long")
     else:
         half = len(part) // 2
         yield from _segments(part[:half])

@@ -197,7 +197,7 @@ def explained(error: Exception, name: str, needs: str) -> FlumengError:
         return UnavailableError(text)
     text = f"{name}: {error}"
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in text:
-        return UserError(f"{text}: set credentials.ca to its authority")
+        return UserError(f"{text}: set credentials.ca to the server's authority")
     return (UnavailableError if isinstance(error, _PASSING) else UserError)(text)
 
 
@@ -220,7 +220,7 @@ def tag(location: str, item: Item, tags: Mapping[str, str]) -> None:
         if after == before:
             return
         if len(after) > MOST_TAGS:
-            raise UserError(f"it would have {len(after)} tags, and S3 allows {MOST_TAGS}")
+            raise UserError(f"the object would have {len(after)} tags, and S3 allows {MOST_TAGS}")
         tagging = [{"Key": name, "Value": value} for name, value in after.items()]
         s3.put_object_tagging(**at, Tagging={"TagSet": tagging})
     except (ClientError, BotoCoreError, ResponseParserError) as error:

@@ -149,7 +149,7 @@ def _number_of(name: str) -> int:
     try:
         return int(name) + 1
     except ValueError as error:
-        raise CorruptError(f"invalid name of a bucket of seen objects: {name}") from error
+        raise CorruptError(f"{name!r} is not the name of a bucket of seen objects") from error
 
 
 def _encoded(hashes: Hashes) -> bytes:
@@ -166,7 +166,7 @@ def _decoded(name: str, data: bytes) -> Hashes:
     try:
         text = unpacker.decompress(data, MOST_BYTES)
         if not unpacker.eof:
-            raise ValueError("it is truncated or too large")
+            raise ValueError("the data is truncated or too large")
         columns = np.frombuffer(text, np.uint8).reshape(8, -1)
     except (zlib.error, ValueError) as error:
         raise CorruptError(f"the bucket {name} of seen objects is damaged: {error}") from error

@@ -89,7 +89,7 @@ class _Source(BlockFile):
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= self.allowed:
-            raise CorruptError(f"its tar has a header of over {MOST_HEADER_BYTES >> 20} MiB")
+            raise CorruptError(f"the tar has a header of over {MOST_HEADER_BYTES >> 20} MiB")
         self.allowed -= size
         return super().read(size)
 
@@ -97,7 +97,7 @@ class _Source(BlockFile):
         """Skip data up to ``position``, at most to the end of the blocks."""
         missing = position - self.tell()
         if whence or missing < 0:
-            raise CorruptError("its tar is damaged: members overlap")
+            raise CorruptError("the tar is damaged: members overlap")
         while missing and (passed := super().read(min(missing, UNPACK_BYTES))):
             missing -= len(passed)
         return self.tell()
@@ -109,7 +109,7 @@ class _Header(tarfile.TarInfo):
         try:
             return super().fromtarfile(tarfile_)
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
-            raise tarfile.ReadError(f"at {tarfile_.offset}: {error}") from error
+            raise tarfile.ReadError(f"at byte {tarfile_.offset}: {error}") from error
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def _tar_errors(source: BlockFile) -> Iterator[None]:
         yield
     except _DAMAGE as error:
         source.check()
-        raise CorruptError(f"its tar is damaged: {error}") from error
+        raise CorruptError(f"the tar is damaged: {error}") from error
     source.check()
 
 
@@ -127,13 +127,13 @@ def _data(source: _Source, info: tarfile.TarInfo) -> Iterator[bytes]:
     source.seek(info.offset_data)
     left = info.size
     if left < 0:
-        raise CorruptError(f"its tar is damaged: {info.name} has {left} bytes")
+        raise CorruptError(f"the tar is damaged: {info.name} has {left} bytes")
     while left:
         source.allowed = MOST_HEADER_BYTES
         block = source.read(min(left, UNPACK_BYTES))
         if not block:
             source.check()
-            raise CorruptError(f"its tar is truncated: {left} bytes are missing")
+            raise CorruptError(f"the tar is truncated: {left} bytes are missing")
         yield block
         left -= len(block)
 
@@ -145,7 +145,7 @@ def _holes_filled(
     end = 0
     for offset, size in cast(list[tuple[int, int]], info.sparse):
         if size and (size < 0 or offset < end):
-            raise CorruptError("its tar is damaged: holes overlap")
+            raise CorruptError("the tar is damaged: holes overlap")
         end = max(end, offset + size)
     file = tar.extractfile(info)
     assert file is not None, "it is a regular file"

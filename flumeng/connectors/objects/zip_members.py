@@ -35,9 +35,9 @@ def members(opened: OpenItem, allowance: Allowance) -> Iterator[Member]:
             with zipfile.ZipFile(cast(IO[bytes], _Directory(opened.file()))) as archive:
                 infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
         except _DAMAGE as error:
-            raise CorruptError(f"its zip is damaged: {error}") from error
+            raise CorruptError(f"the zip is damaged: {error}") from error
     if sum(info.compress_size for info in infos) > opened.item.size:
-        raise CorruptError("its zip is damaged: members overlap")
+        raise CorruptError("the zip is damaged: members overlap")
     window = _Window(opened)
     for info in infos:
         allowance.count()
@@ -66,7 +66,7 @@ def _written(info: zipfile.ZipInfo) -> float:
 def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
     """Yield the member's bytes. Raises CorruptError for another size or checksum than listed."""
     if info.flag_bits & 1:
-        raise UserError("encrypted members are not read")
+        raise UserError("the zip member is encrypted, and not read")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(f"unsupported zip compression {info.compress_type}: only deflate is read")
     left, checksum = info.file_size, 0
@@ -79,7 +79,7 @@ def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
         if left < 0:
             break
     if left or checksum != info.CRC:
-        raise CorruptError("its zip is damaged: wrong size or checksum")
+        raise CorruptError("the zip is damaged: wrong size or checksum")
 
 
 def _unpacked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
@@ -92,7 +92,7 @@ def _unpacked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
 def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
     header = window.read(info.header_offset, _LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(MAGIC[0]):
-        raise CorruptError("its zip is damaged: wrong offset of a member in its directory")
+        raise CorruptError("the zip is damaged: its directory has a wrong offset of a member")
     _, name, extra = _LOCAL.unpack(header)
     start = info.header_offset + _LOCAL.size + name + extra
     end = start + info.compress_size
@@ -100,7 +100,7 @@ def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
         yield block
         start += len(block)
     if start < end:
-        raise CorruptError("its zip is damaged: it ends inside a member")
+        raise CorruptError("the zip is damaged: the file ends inside a member")
 
 
 class _Window:
@@ -129,5 +129,5 @@ class _Directory:
 
     def read(self, size: int = -1) -> bytes:
         if size > DIRECTORY_BYTES:
-            raise CorruptError(f"its directory has more than {DIRECTORY_BYTES >> 20} MiB")
+            raise CorruptError(f"the zip's directory has more than {DIRECTORY_BYTES >> 20} MiB")
         return bytes(self._file.read(size if size >= 0 else None))

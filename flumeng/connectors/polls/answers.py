@@ -63,7 +63,7 @@ def kept(polls: Polls) -> list[KeptAnswer]:
     """Return the answers, sorted. Raises CorruptError for columns of different lengths."""
     columns = [getattr(polls, name) for name in COLUMNS]
     if len({*map(len, columns)}) > 1:
-        raise CorruptError("the columns of the record of polls differ in length")
+        raise CorruptError("the lists of answers in the znode `polls` differ in length")
     return [KeptAnswer(*fields) for fields in zip(*columns, strict=True)]
 
 
@@ -80,7 +80,7 @@ def decode(address: str) -> list[KeptAnswer]:
     try:
         return [KeptAnswer(*fields) for fields in json.loads(address)]
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptError(f"not a list of answers: {address[:200]}") from error
+        raise CorruptError(f"this is not a list of kept answers: {address[:200]}") from error
 
 
 class AnswerContents:
@@ -165,7 +165,7 @@ class AnswerFiles:
                                 yield part.column(0)
                     first = last
                 if first < end:
-                    raise CorruptError(f"{self._name}/{name} has {first} rows, not {end}")
+                    raise CorruptError(f"{self._name}/{name} has {first} rows, expected {end}")
 
     def remove_below(self, number: int) -> None:
         """Remove files of earlier due times, including files that ZooKeeper never recorded."""

@@ -154,7 +154,7 @@ class ScheduleFinder:
             return ()
         return (
             f"due times until {self._checked.isoformat()} were polled by a clock that was ahead: "
-            "nothing is due before that",
+            "no poll is due before that time",
         )
 
     def _write(self, log: QueueLog, due: Sequence[datetime], checked: datetime) -> None:

@@ -116,7 +116,7 @@ class HttpClient:
                 if reply.status not in REDIRECTS:
                     return reply
                 request = self._redirected(first, request, reply)
-        raise UserError(f"{first}: it redirects more than {MOST_REDIRECTS} times")
+        raise UserError(f"{first}: the server redirects more than {MOST_REDIRECTS} times")
 
     def rest(self) -> None:
         """Close idle connections."""
@@ -210,7 +210,7 @@ class HttpClient:
             if _distrusts(error):
                 raise UserError(
                     f"{request}: its certificate is not trusted: {excerpt(str(error), 300)}; set "
-                    "tls.ca to its authority"
+                    "tls.ca to the certificate's authority"
                 ) from error
             why = excerpt(_PREFIX.sub("", str(error)), 300)
             raise UnavailableError(f"{request}: no answer: {why}") from error
@@ -348,7 +348,7 @@ def decoded(raw: urllib3.BaseHTTPResponse | io.BytesIO, encoding: str, limit: in
         whole = content.getvalue()
         return _inflated(whole, limit + 1) if name == "deflate" and whole else whole
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise CorruptError(f"it is not {name}, as Content-Encoding says: {error}") from error
+        raise CorruptError(f"the body is not {name}, as Content-Encoding says: {error}") from error
 
 
 def _inflated(packed: bytes, most: int) -> bytes:
@@ -357,7 +357,7 @@ def _inflated(packed: bytes, most: int) -> bytes:
     stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
     content = stream.decompress(packed, most)
     if stream.unused_data or (len(content) < most and not stream.eof):
-        raise EOFError("it ends too early or too late")
+        raise EOFError("the data ends too early or too late")
     return content
 
 

@@ -112,7 +112,7 @@ class State:
         """Return the state as JSON. Raises UserError when it is too large for ZooKeeper."""
         text: bytes = msgspec.json.encode(self)
         if len(text) > MOST_STATE_BYTES:
-            raise UserError("its reference to the next page is too large for ZooKeeper")
+            raise UserError("the reference to the next page is too large for ZooKeeper")
         return text.decode()
 
 
@@ -296,12 +296,12 @@ class HttpPoll:
         if not at:
             return None
         if len(at.encode()) > MOST_AT_BYTES:
-            raise UserError("its reference to the next page is longer than 8 KiB")
+            raise UserError("the reference to the next page is longer than 8 KiB")
         digest = _digest(text)
         if at == chain.at or (self._by in ("page", "offset") and digest == chain.digest):
-            raise UserError("it repeats the same page: check `paging`")
+            raise UserError("the server repeats the same page: check `paging`")
         if chain.pages + 1 >= MOST_PAGES:
-            raise UserError(f"it has more than {MOST_PAGES} pages")
+            raise UserError(f"the answer has more than {MOST_PAGES} pages")
         records = chain.records + count
         return replace(chain, at=at, pages=chain.pages + 1, records=records, digest=digest)
 
@@ -341,7 +341,7 @@ class HttpPoll:
         secret = (*self._hidden, *self._auth.tokens)
         hidden = [value for value in secret if len(value) >= SECRET_CHARACTERS]
         if any(form(value).strip('"') in text for value in hidden for form in forms):
-            raise UserError(f"{self}: its reference to the next page contains a secret")
+            raise UserError(f"{self}: the reference to the next page contains a secret")
         return text
 
     def __str__(self) -> str:

@@ -163,7 +163,7 @@ class Tracker:
             elif key == best and len(seen) < MOST_SEEN:
                 seen.add(digest)
         if without and without == len(bodies):
-            raise UserError(f"no record has the tracked {self._name}")
+            raise UserError(f"no record has the tracked value {self._name}")
         reached = replace(reached, seen=b"".join(sorted(seen)))
         whole = len(kept) == len(bodies)
         return bodies if whole else bodies.take(pa.array(kept, pa.int64())), reached

@@ -26,7 +26,7 @@ from flumeng.platform.file_store import open_store
 ASK_THREADS, FAILING_THREADS = 16, 8
 """Threads of a process for requests; polls whose last attempt failed have their own."""
 PROBE_THREADS = 2
-UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
+UNKNOWN = Reach("", 0, trouble="the name is not that of a lane of due times")
 
 
 class PollsInput:
@@ -128,7 +128,7 @@ class PollPositions:
         if standstill.kind == "nonsense":
             return f"flow {flow} stands still: {why}"
         if standstill.kind != "damaged":
-            why = f"{why or standstill.kind}: its queue in ZooKeeper was changed by hand"
+            why = f"the queue in ZooKeeper was changed by hand ({why or standstill.kind})"
         return (
             f"flow {flow} stands still at answer {number}, which is retried: {why}; to skip the "
             f"unread answers: pause the flow, and `flumeng flow reset {flow} --to latest`"

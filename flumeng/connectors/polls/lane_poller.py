@@ -154,7 +154,8 @@ class LanePoller:
         if len(answers) >= KEPT:
             return self._longer(FULL_SECONDS, FULL_MOST_SECONDS), False
         if answers and polls.path != self.files.path:
-            raise UserError(f"unread answers remain at {polls.path}")
+            remain = f"unread answers remain at {polls.path}"
+            raise UserError(f"{remain}: restore `answers.path` until they are read")
         after = replace(polls, path=self.files.path)
         position = polls.part if number == polls.next else 0
         failures = []
@@ -163,7 +164,7 @@ class LanePoller:
         except _RefusedError as refused:
             why = str(refused.__cause__)
             self._count_refusal(number, refused)
-            log.warning("flow %s: %s is given up: %s", self.flow, due.location, why)
+            log.warning("flow %s: the poll due at %s is given up: %s", self.flow, due.location, why)
             after = replace(after, next=number + 1, part=0)
             failures.append(self._failure(due, position, why))
         else:
@@ -187,7 +188,7 @@ class LanePoller:
         failed = len(self.store.children(paths.queue_failures(self.flow)))
         if failed >= FAILED:
             raise UserError(
-                f"{refused.__cause__}; {failed} due times have failed, which is the limit: "
+                f"{refused.__cause__}; {failed} due times have failed, and polls stop there: "
                 f"`flumeng queue retry {self.flow} --all` or `flumeng queue skip {self.flow} "
                 "--all`"
             ) from refused
@@ -228,8 +229,8 @@ class LanePoller:
             size = len(answer.state.encode())
             if size > MOST_STATE_BYTES:
                 raise UserError(
-                    f"the state of the poll has {size} bytes, more than {MOST_STATE_BYTES}: let it "
-                    "remember less"
+                    f"the state of the poll has {size} bytes, more than {MOST_STATE_BYTES}: let "
+                    "the poll remember less"
                 )
         except (UserError, CorruptError) as error:
             raise _RefusedError from error

@@ -37,7 +37,7 @@ def check_cron(text: str) -> None:
             f"seconds in front: {error}"
         ) from None
     except StopIteration:
-        raise ValueError("this is never due") from None
+        raise ValueError("expected a cron expression that is due at some time") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,7 @@ class SqlPoll:
             if page is not None:
                 return page
             if not result.cut:
-                raise CorruptError("the database does not number rows as requested")
+                raise CorruptError("the database does not return row numbers 1, 2, 3 as requested")
             count = max(1, result.rows.num_rows // 2)
 
     def _unique(self, track: TrackColumn, page: Page) -> Page:

@@ -27,7 +27,7 @@ from flumeng.connectors.ranged.reading import Admitting, Reader
 from flumeng.control.snapshot.partitions import input_of
 from flumeng.platform.errors import UserError
 
-UNKNOWN = "this version of flumeng has no input for such partitions: upgrade it"
+UNKNOWN = "this version of flumeng cannot read such partitions: upgrade flumeng"
 
 
 class Input(Protocol):

@@ -69,7 +69,7 @@ class RangedFinder(FinderBase):
         old = {full: Offer() for full in names if full not in new}
         begun = {full: Offer(ends[name].first) for full, name in new.items() if name in ends}
         silent = sorted(name for name in new.values() if name not in ends)
-        troubles = (f"{', '.join(silent)}: the ends are not known yet",) if silent else ()
+        troubles = (f"the ends of {', '.join(silent)} are not known yet",) if silent else ()
         gone = frozenset(before.partitions) - names.keys()
         own = frozenset(name for name in gone if name.endswith(f"@{self._source.name}"))
         return Findings(old | begun, gone=own, troubles=troubles)
@@ -127,17 +127,18 @@ class RangedPositions(WatchedPositions):
         return described(standstill, _TEXTS)
 
 
-_STOPS = "{label} stops at offset {offset}: {why}; it is retried; to skip it: "
+_STOPS = "partition {label} stops at offset {offset}, which is retried: {why}; to skip the offset: "
 _RESET = "pause the flow, and `flumeng flow reset --to {label}=OFFSET --partitions {partition}`"
 _TEXTS: dict[Kind, str] = {
-    "nonsense": "{label} stands still: {why}",
-    "lost": "{label} ends at offset {offset}, but {acked} is acked: events are lost, or the ack "
-    "was set too high; to go on at its end: pause the flow, and `flumeng flow reset --to latest`",
-    "gone": "{label} begins at offset {offset}, but only {acked} is acked; to go on with the "
-    "events that are left: pause the flow, and `flumeng flow reset --to earliest`",
+    "nonsense": "partition {label} stands still: {why}",
+    "lost": "partition {label} ends at offset {offset}, but offset {acked} is acked: events are "
+    "lost, or the ack was set too high; to go on at the end of the partition: pause the flow, and "
+    "`flumeng flow reset --to latest`",
+    "gone": "partition {label} begins at offset {offset}, but only offset {acked} is acked; to go "
+    "on with the events that are left: pause the flow, and `flumeng flow reset --to earliest`",
     "held": _STOPS + _RESET,
     "damaged": _STOPS + _RESET,
-    "unanswered": "{label} waits at offset {offset}: {why}",
+    "unanswered": "partition {label} waits at offset {offset}: {why}",
 }
 
 
@@ -206,7 +207,8 @@ def _following(events: pa.RecordBatch, at: int, end: int) -> int:
     """Return the offset after the batch. Raises CorruptError for offsets out of range or order."""
     offsets = events.column("seq").to_numpy(zero_copy_only=False)
     if offsets[0] < at or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all()):
-        raise CorruptError(f"read offsets {offsets[0]} to {offsets[-1]} instead of {at} to {end}")
+        got = f"offsets {offsets[0]} to {offsets[-1]}"
+        raise CorruptError(f"the source returned {got} instead of {at} to {end}")
     return int(offsets[-1]) + 1
 
 
@@ -230,7 +232,7 @@ def _reach(partition: str, ends: Ends) -> Reach:
 def _require_incarnation(source: RangedInput, partition: str) -> None:
     """Raise CorruptError if the partition was replaced. Called between reading and returning."""
     if not all(_is_of(partition, ends) for ends in _by_full_name(source, [partition]).values()):
-        raise CorruptError(f"{label_of(partition)} {REPLACED}")
+        raise CorruptError(f"partition {label_of(partition)} {REPLACED}")
 
 
 @dataclass(frozen=True)

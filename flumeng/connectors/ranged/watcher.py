@@ -187,7 +187,7 @@ class EndWatcher(WatchedEnds[EndT]):
             self._fail(logging.ERROR, error)
             ends = dict.fromkeys(partitions, self.failed(str(error)))
         except Exception as error:
-            log.exception("%s: unexpected error while polling the server", self._name)
+            log.exception("%s: unexpected error while asking for ends of partitions", self._name)
             self._failures = min(self._failures + 1, 10)
             ends = dict.fromkeys(partitions, self.failed(f"unexpected error: {error!r}"))
         else:
@@ -201,5 +201,5 @@ class EndWatcher(WatchedEnds[EndT]):
 
     def _fail(self, level: int, error: FlumengError) -> None:
         if not self._failures:
-            log.log(level, "%s: partitions wait: %s", self._name, error)
+            log.log(level, "%s: the ends of partitions are unknown: %s", self._name, error)
         self._failures = min(self._failures + 1, 10)

@@ -73,7 +73,7 @@ class CompressedFile(TailedFile):
             except OSError as error:
                 if self.is_recognised or error.errno in OUT_OF_DESCRIPTORS:
                     raise
-                log.warning("%s: %s", self._path, error)
+                log.warning("cannot read the compressed file %s: %s", self._path, error)
                 self._drop()
         raise ReplacedError
 

@@ -124,13 +124,13 @@ class TailSource(Source):
             self.held_since = now
         if starved and now >= self._warn_at:
             self._warn_at = now + WARN_AGAIN_SECONDS
-            log.warning("tail: out of file descriptors: files are read in turn")
+            log.warning("tail: out of file descriptors: files are read one after another")
         self.held_by = "descriptors: too many open files" if starved else ""
 
     def _report_problem(self, tailer: Tailer) -> None:
         problem = None
         if tailer.tracked.not_noted:
-            problem = f"cannot save the list of files: {tailer.tracked.not_noted}"
+            problem = f"cannot save the list of tailed files: {tailer.tracked.not_noted}"
         elif unreadable := tailer.unreadable:
             path, reason = next(iter(unreadable.items()))
             others = len(unreadable) - 1

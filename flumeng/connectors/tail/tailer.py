@@ -260,7 +260,7 @@ class Tailer:
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
         """Read a truncated or rewritten file from its beginning, or release a replaced one."""
         if file.followed or file.trusted:
-            log.info("%s was truncated or rewritten; reading it from its beginning", file.name)
+            log.info("file %s was truncated or rewritten: reading from its beginning", file.name)
         before = file.cursor
         is_copy = before.identity and file.name != before.path
         was_there = file.followed and file.name == before.path
@@ -301,7 +301,7 @@ class Tailer:
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
         """Replace the file by its copy; a copy that was itself read keeps its position. Unread
         former content under the copy's inode is tracked."""
-        log.info("continuing %s in its copy %s", file.cursor.path, copy.name)
+        log.info("file %s was rotated: reading on in its copy %s", file.cursor.path, copy.name)
         before = copy.cursor
         self.tracked.enter(copy)
         state: dict[str, object] = {}
@@ -323,12 +323,12 @@ class Tailer:
         if cursor.suspect:
             self.cut += 1
             log.warning(
-                "%s was truncated and has no copy: lines after its first %d bytes may be lost",
+                "file %s was truncated and has no copy: lines after the first %d bytes may be lost",
                 cursor.path,
                 cursor.offset,
             )
         elif (cursor.offset < cursor.size or file.unread) and not file.copy_of:
-            self.tracked.miss(f"{cursor.path} is gone: it was read only up to byte {cursor.offset}")
+            self.tracked.miss(f"file {cursor.path} is gone, read only up to byte {cursor.offset}")
         return self._forget(file)
 
     def _forget(self, file: TailedFile) -> ReceivedBlock:

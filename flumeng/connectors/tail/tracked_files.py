@@ -147,7 +147,7 @@ class TrackedFiles:
         file.name = None
         for sight in self.copies.unseen_beside(before.real_path).values() if suspect else ():
             if sight.path != before.real_path and not self.is_included(sight.path):
-                self.miss(f"{sight.path} may be an unread copy of {before.path}")
+                self.miss(f"file {sight.path} may be an unread copy of {before.path}")
         return {state_key(gone): file.cursor.to_state()}
 
     def is_newest(self, cursor: FilePosition) -> bool:
@@ -167,7 +167,7 @@ class TrackedFiles:
             if isinstance(error, FileNotFoundError)
         }
         for folder in missing - self._missing:
-            log.warning("%s does not exist: its globs match nothing", folder)
+            log.warning("directory %s does not exist: globs in it match no file", folder)
         self._missing = missing
         self._packed = {key: path for key, path in self._packed.items() if key in hits}
         folders = Folders()
@@ -203,9 +203,9 @@ class TrackedFiles:
         for path, seen in unseen.items():
             for key, sight in seen.items():
                 if has_compressed_name(sight.path):
-                    self.miss(f"{sight.path} was compressed before its discovery, and is not read")
+                    self.miss(f"file {sight.path} was compressed before it was found: not read")
                 elif key not in self.files:
-                    log.info("%s was %s before its discovery; reading it", sight.path, path)
+                    log.info("file %s was found, formerly %s: reading it", sight.path, path)
                     self._follow_new(key, left[path], sight, others)
 
     def _make_room(
@@ -309,7 +309,7 @@ class TrackedFiles:
         for tracked in self.copies.known_as(path):
             gone = tracked.name is None and not tracked.is_open and not tracked.key.cut
             if gone and tracked.cursor.offset and self.copies.has_content(key, path, tracked):
-                log.info("recognised %s by its content; continuing", path)
+                log.info("file %s was recognised by its content: reading on", path)
                 identity = tracked.cursor.identity or tracked.key.identity
                 self.copies.went(self.files.pop(tracked.key))
                 cursor = replace(tracked.cursor, identity=identity)
@@ -326,7 +326,7 @@ class TrackedFiles:
     def skip_packed(self, key: FileKey, path: str) -> None:
         if key not in self._packed:
             self.skipped += 1
-            log.info("%s is compressed and not read", path)
+            log.info("file %s is compressed, and is not read", path)
         self._packed[key] = path
 
 

@@ -49,7 +49,7 @@ def require_own_types(schema: pa.Schema) -> None:
         expected = EVENT_SCHEMA.field(name).type
         if name in schema.names and schema.field(name).type != expected:
             kind = "timestamp" if name == "ts" else "string"
-            raise UserError(f"parse: {name} is an event column: it has to be a {kind}")
+            raise UserError(f"parse: the event column {name} must have the type {kind}")
 
 
 def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:

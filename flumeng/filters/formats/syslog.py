@@ -44,7 +44,7 @@ class SyslogReader:
                 to_utc(np.zeros(1, np.int64), options.timezone, np.zeros(1, np.int64))
             except pa.ArrowInvalid as error:
                 raise UserError(
-                    f"parse: this host has no data of the time zone {options.timezone}"
+                    f"parse: this host lacks the time zone {options.timezone}: install tzdata"
                 ) from error
         return cls(options.timezone)
 

@@ -58,7 +58,7 @@ def value(text: str) -> Value:
     function = match["function"] if match else ""
     argument = (match["argument"] or "").strip() if match else ""
     if function in INSTEAD:
-        raise ValueError(f"{function} values of parts cannot be merged: {INSTEAD[function]}")
+        raise ValueError(f"the {function} of parts cannot be merged: {INSTEAD[function]}")
     if function == "count" and argument in ("", "*"):
         return Value("count", None)
     if function not in FUNCTIONS or not argument:
@@ -109,9 +109,9 @@ class Aggregate(FilterOptions):
 
     def behind(self, columns: Columns) -> Columns:
         if columns.get("ts") != Kind(TIMESTAMP):
-            raise ValueError("needs the column ts: put select after it, or keep ts")
+            raise ValueError("aggregate needs the column ts: put select after it, or keep ts")
         if "ts" in self.by:
-            raise ValueError("ts is already part of the key, as the window")
+            raise ValueError("ts is already a key, as the start of the window: remove ts from by")
         require_keys(columns, self.by)
         result = {"ts": columns["ts"], **{name: columns[name] for name in self.by}}
         for name in IDENTITY:
@@ -140,5 +140,5 @@ def _kind(of: Value, columns: Columns) -> Kind:
         return Kind(INTEGER)
     if kind not in _OF[of.function]:
         allowed = ", ".join(sorted(_OF[of.function]))
-        raise ValueError(f"{of.function}({of.argument}): expected one of {allowed}, not a {kind}")
+        raise ValueError(f"{of.function}({of.argument}): expected a {allowed}, not a {kind}")
     return HISTOGRAM if of.function == "histogram" else Kind(kind)

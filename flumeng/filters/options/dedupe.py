@@ -41,5 +41,5 @@ class Dedupe(FilterOptions):
     def behind(self, columns: Columns) -> Columns:
         require_keys(columns, self.by)
         if self.within_seconds is not None and columns.get("ts") != Kind(TIMESTAMP):
-            raise ValueError("within_seconds needs the column ts: keep it in select")
+            raise ValueError("within_seconds needs the column ts: keep ts in select")
         return columns

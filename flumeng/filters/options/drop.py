@@ -34,7 +34,7 @@ class Drop(FilterOptions):
                 require_column(remaining, name)
                 del remaining[name]
                 if not remaining:
-                    raise ValueError("no column would remain")
+                    raise ValueError("drop would remove all columns: keep at least one")
 
         for_entries(self.columns, take)
         return remaining

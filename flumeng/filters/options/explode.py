@@ -52,7 +52,9 @@ class Explode(FilterOptions):
         kind = require_column(columns, self.column)
         entry = self._entry(kind, columns)
         if self.column in EVENT and self.column not in RECEIVED:
-            raise ValueError(f"{self.column} identifies the event and cannot be exploded")
+            raise ValueError(
+                f"the column {self.column} identifies the event and cannot be exploded"
+            )
         others = {name: kind for name, kind in columns.items() if name != self.column}
         require_new(others, [self.target])
         return {**others, self.target: entry}
@@ -61,7 +63,7 @@ class Explode(FilterOptions):
         if kind.name == "array" and kind.inner:
             return kind.inner[0][1]
         if kind.name not in (TEXT, BINARY):
-            raise ValueError(f"{self.column} is a {kind.name}: expected an array, or JSON")
+            raise ValueError(f"the column {self.column} is a {kind.name}, not an array or JSON")
         if columns.get("attrs") != RECEIVED["attrs"]:
-            raise ValueError("JSON needs the column attrs: put select after explode, or keep it")
+            raise ValueError("JSON needs the column attrs: put select after explode, or keep attrs")
         return Kind(kind.name if self.target == self.column else TEXT, growth=kind.growth)

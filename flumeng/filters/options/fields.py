@@ -59,7 +59,7 @@ def kinds(schema: str | None, fields: Mapping[str, str] | None, *, nested: bool)
     columns: dict[str, Kind] = dict(expressions.columns_of_ddl(schema)) if schema else {}
     for column, field in named(None, fields).items():
         if column in columns:
-            raise ValueError(f"{column} is both in schema and in fields")
+            raise ValueError(f"the column {column} is both in schema and in fields")
         if not _TYPE.match(field.type):
             raise ValueError(
                 f"{column}: expected a type such as STRING, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP "
@@ -68,5 +68,5 @@ def kinds(schema: str | None, fields: Mapping[str, str] | None, *, nested: bool)
         columns.update(expressions.columns_of_ddl(f"`{column}` {field.type}"))
     for column, kind in columns.items():
         if kind.inner and not nested:
-            raise ValueError(f"{column}: only JSON has values of the type {kind.name}")
+            raise ValueError(f"{column}: only format json has values of the type {kind.name}")
     return columns

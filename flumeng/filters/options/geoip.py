@@ -50,9 +50,9 @@ class Geoip(FilterOptions):
 
     def behind(self, columns: Columns) -> Columns:
         if (kind := require_column(columns, self.column).name) != TEXT:
-            raise ValueError(f"{self.column} is a {kind}: expected a text")
+            raise ValueError(f"the column {self.column} is a {kind}: expected a text")
         if columns.get("attrs") != RECEIVED["attrs"]:
-            raise ValueError("needs the column attrs: put select after geoip, or keep it")
+            raise ValueError("geoip needs the column attrs: put select after geoip, or keep attrs")
         more = fields.kinds(None, self.fields, nested=True)
         require_new(columns, more)
         return {**columns, **more}

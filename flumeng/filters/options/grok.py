@@ -123,7 +123,7 @@ class _Writer:
     def _counted(self, text: str) -> str:
         self._characters += len(text)
         if self._characters > _MOST_CHARACTERS:
-            raise ValueError(f"expanded, it has more than {_MOST_CHARACTERS} characters")
+            raise ValueError(f"the expanded pattern has more than {_MOST_CHARACTERS} characters")
         return text
 
 

@@ -37,5 +37,5 @@ class Limit(FilterOptions):
     def behind(self, columns: Columns) -> Columns:
         require_keys(columns, self.by)
         if columns.get("ts") != Kind(TIMESTAMP):
-            raise ValueError("needs the column ts: put select after limit, or keep it")
+            raise ValueError("limit needs the column ts: put select after limit, or keep ts")
         return columns

@@ -51,8 +51,8 @@ class Lookup(FilterOptions):
             kinds = {columns[name].name, table[name].name}
             if len(kinds) > 1 or not kinds <= IN_KEYS:
                 raise ValueError(
-                    f"{name} is a {columns[name].name} in the events and a {table[name].name} in "
-                    f"the table: both need the same type of {', '.join(sorted(IN_KEYS))}"
+                    f"the column {name} is a {columns[name].name} in the events and a "
+                    f"{table[name].name} in the table: use one of {', '.join(sorted(IN_KEYS))}"
                 )
         more = {name: kind for name, kind in table.items() if name not in self.on}
         if not more and self.how == "left":

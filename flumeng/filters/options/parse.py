@@ -198,7 +198,8 @@ class Parse(FilterOptions):
         given = {it.name for it in dataclasses.fields(self) if getattr(self, it.name) != it.default}
         for name in sorted(given - form.options):
             takers = [other for other, it in _FORMATS.items() if name in it.options]
-            yield name, f"only {_one_of(takers)} takes it, and the format is {self.format}"
+            takes = f"only {_one_of(takers)} takes this option"
+            yield name, f"{takes}, and the format is {self.format}"
         for group in form.needs:
             if not given.intersection(group):
                 options = " or ".join(f'"{name}"' for name in group)
@@ -236,7 +237,7 @@ class Parse(FilterOptions):
         for name, kind in RECEIVED.items():
             if columns.get(name) != kind:
                 raise ValueError(
-                    f"needs the column {name} as it was received: put select after parse"
+                    f"parse needs the column {name} as it was received: put select after parse"
                 )
         more = self.makes()
         require_new(columns, more)
@@ -277,7 +278,7 @@ def _without_own(columns: Columns) -> dict[str, Kind]:
     """Return columns without ``ts`` and ``host``, which set the event's own. Raises ValueError."""
     for name in columns.keys() & {"ts", "host"}:
         if columns[name] != RECEIVED[name]:
-            raise ValueError(f"{name} is an event column: it has to be a {RECEIVED[name].name}")
+            raise ValueError(f"the event column {name} must have the type {RECEIVED[name].name}")
     return {name: kind for name, kind in columns.items() if name not in ("ts", "host")}
 
 

@@ -62,7 +62,7 @@ class Redact(FilterOptions):
         if self.mode == "hash" and self.secret is None:
             yield "", 'missing "secret": without a key, hashes can be reversed by guessing'
         if self.mode != "hash" and self.secret is not None:
-            yield "secret", f"only mode hash takes it, and the mode is {self.mode}"
+            yield "secret", f"only mode hash takes this option, and the mode is {self.mode}"
 
     def behind(self, columns: Columns) -> Columns:
         result = dict(columns)
@@ -76,8 +76,9 @@ class Redact(FilterOptions):
 
     def _redacted(self, name: str, kind: Kind) -> Kind:
         if kind.name not in (TEXT, BINARY):
-            raise ValueError(f"{name} is a {kind.name}: expected a text")
+            raise ValueError(f"the column {name} is a {kind.name}: expected a text")
         each = {"mask": len(MASK), "hash": HASH_CHARACTERS, "remove": 1}[self.mode]
         if kind.growth * each > MAX_GROWTH:
-            raise ValueError(f"{name} may become {kind.growth * each} times as large as the event")
+            times = kind.growth * each
+            raise ValueError(f"the column {name} may become {times} times as large as the event")
         return Kind(kind.name, growth=kind.growth * each)

@@ -35,5 +35,5 @@ class Sample(FilterOptions):
         require_keys(columns, self.by)
         for name in () if self.by else ("journal", "seq"):
             if columns.get(name) != EVENT[name]:
-                raise ValueError(f"needs the column {name} or by: put select after sample")
+                raise ValueError(f"sample needs the column {name}, or by: put select after sample")
         return columns

@@ -30,7 +30,7 @@ def check_target(text: str) -> None:
     if text == _ATTRS:
         raise ValueError("expected an entry of attrs, like attrs.environment")
     if text in EVENT and text not in RECEIVED:
-        raise ValueError(f"{text} identifies the event and cannot be changed")
+        raise ValueError(f"the column {text} identifies the event and cannot be changed")
     check_column(text)
 
 
@@ -79,7 +79,7 @@ def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
         return kinds[0]
     for part, kind in zip((p for p in parts if isinstance(p, templates.Field)), kinds, strict=True):
         if kind.name not in ATOMIC - {VOID}:
-            raise ValueError(f"{part.name} is a {kind.name}, which cannot be part of a text")
+            raise ValueError(f"the column {part.name} is a {kind.name}, which cannot be in a text")
     growth = sum(kind.growth for kind in kinds)
     if growth > MAX_GROWTH:
         raise ValueError(f"the text may become {growth} times as large as the event")
@@ -95,12 +95,12 @@ def _kind_of(field: templates.Field, columns: Columns) -> Kind:
 
 def _require_attrs(columns: Columns) -> None:
     if columns.get(_ATTRS) != RECEIVED[_ATTRS]:
-        raise ValueError("needs the column attrs as it was received: put select after set")
+        raise ValueError("set needs the column attrs as it was received: put select after set")
 
 
 def _require_text(name: str, kind: Kind) -> None:
     if kind.name not in ATOMIC - {VOID}:
-        raise ValueError(f"{name} cannot be a {kind.name}")
+        raise ValueError(f"expected a text, number or time for {name}, not a {kind.name}")
 
 
 def _require_alike(name: str, before: Kind, kind: Kind) -> None:
@@ -109,7 +109,8 @@ def _require_alike(name: str, before: Kind, kind: Kind) -> None:
         return
     if kind.name != before.name or kind.name not in _SAME_WIDTH:
         raise ValueError(
-            f"{name} is a {before.name} and would be a {kind.name}: set or select another column"
+            f"the column {name} is a {before.name}, and its new value a {kind.name}: set or select "
+            "another column"
         )
 
 

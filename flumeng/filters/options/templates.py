@@ -17,7 +17,7 @@ def is_attribute(name: str, columns: Columns) -> bool:
     if ATTRIBUTE.fullmatch(name) is None or name in columns:
         return False
     if columns.get("attrs") != RECEIVED["attrs"]:
-        raise ValueError("needs the column attrs as it was received")
+        raise ValueError(f"{name} needs the column attrs as it was received")
     return True
 
 

@@ -62,18 +62,19 @@ class Time(FilterOptions):
     def behind(self, columns: Columns) -> Columns:
         for name in ("ts", "attrs"):
             if columns.get(name) != RECEIVED[name]:
-                raise ValueError(f"needs the column {name}: put select after time, or keep it")
+                raise ValueError(f"time needs the column {name}: put select after time, or keep it")
         kind = require_column(columns, self.column).name
         if kind not in (TEXT, INTEGER, FRACTION):
-            raise ValueError(f"{self.column} is a {kind}: expected a text or a number")
+            raise ValueError(f"the column {self.column} is a {kind}: expected a text or a number")
         others = [name for name in self.formats if name not in time_formats.UNITS]
         if kind != TEXT and others:
             raise ValueError(
-                f"{self.column} is a number, which {others[0]} does not read: expected "
-                f"{', '.join(time_formats.UNITS)}"
+                f"the column {self.column} is a number, which the format {others[0]} does not "
+                f"read: expected {', '.join(time_formats.UNITS)}"
             )
         if self.to not in columns:
             require_new(columns, [self.to])
         elif columns[self.to].name != TIMESTAMP:
-            raise ValueError(f"{self.to} is a {columns[self.to].name}: expected a timestamp")
+            kind = columns[self.to].name
+            raise ValueError(f"the column {self.to} is a {kind}: expected a timestamp")
         return {**columns, self.to: Kind(TIMESTAMP)}

@@ -111,7 +111,7 @@ def test_damaged_journal_is_read_up_to_the_damage_and_names_the_repair(
     partitions.stop(UnreadableError(BAD, 70, "the checksum does not match"))
     assert partitions.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
     assert partitions.trouble == (
-        f"journal {BAD} stops at seq 70: the checksum does not match; on node n1: "
+        f"journal {BAD} stops at seq 70: the checksum does not match; run on node n1: "
         "`flumeng journal verify`, then `repair`"
     )
 
@@ -208,7 +208,7 @@ def test_unaccepted_loss_is_reported_from_the_start(
     assert partitions.of(STARTS) == servers.reach
     assert partitions.trouble == (
         f"journal {BAD} stops at seq 60: the next events are lost, and the loss must be accepted; "
-        "on node n1: `flumeng journal repair --accept-loss`"
+        "run on node n1: `flumeng journal repair --accept-loss`"
     )
     partitions.stop(UnreadableError(BAD, 70, "found before the repair"))
     partitions.of(STARTS)
@@ -231,7 +231,7 @@ def test_journal_that_ends_below_its_ack_or_has_malformed_answers_is_left_out(
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 9)
     assert partitions.of(STARTS).keys() == {GOOD}
-    assert "ends at seq 9, but 10 is acked: it has lost durable events" in (
+    assert "ends at seq 9, but seq 10 is acked: the journal has lost durable events" in (
         partitions.trouble or ""
     )
     servers.reach[BAD] = Reach("a:1", 0, trouble="a:1 answers with gibberish")
@@ -245,8 +245,8 @@ def test_journal_whose_floor_is_above_its_ack_waits_for_an_operator(
     servers.reach[BAD] = Reach("a:1", 100, floor=50)
     assert partitions.of(STARTS) == {BAD: Reach("a:1", 10, held=90), GOOD: Reach("a:1", 50)}
     assert partitions.trouble == (
-        f"journal {BAD} begins at seq 50, but only 10 is acked: its ack or its oldest segments "
-        "were lost; to go on with the events that are left: `flumeng ack advance`"
+        f"journal {BAD} begins at seq 50, but only seq 10 is acked: its ack or its oldest "
+        "segments were lost; to go on with the events that are left: `flumeng ack advance`"
     )
     assert partitions.of({**STARTS, BAD: 50}) == servers.reach
     assert partitions.trouble is None

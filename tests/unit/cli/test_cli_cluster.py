@@ -183,7 +183,10 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
     [
         (lambda d: d.pop("znodes"), "not a document of"),
         (lambda d: d["znodes"].update({"/flows/x": {"a": 1}}), "not a document of"),
-        (lambda d: d["znodes"].update({"/nodes/x": {"v": 1}}), "/nodes/x: Node.uuid: missing"),
+        (
+            lambda d: d["znodes"].update({"/nodes/x": {"v": 1}}),
+            "/nodes/x: Node.uuid: the field is missing",
+        ),
         (lambda d: d["znodes"].update({"/what": None}), "/what: no such znode in the schema"),
         (lambda d: d["znodes"].pop("/cluster"), "/cluster: missing"),
         (lambda d: d["znodes"].update({"/schema": {"v": 1, "version": 99}}), "schema version 99"),

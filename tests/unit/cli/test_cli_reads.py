@@ -252,7 +252,7 @@ def test_worker_with_malformed_answers_counts_as_silent_and_is_no_error(store: F
 
 
 def test_running_task_shows_its_blocked_journal(cluster: Shell, store: FakeStore) -> None:
-    said = "journal web.n1.0.aa stops at seq 70: cut; on node n1: `flumeng journal verify`"
+    said = "journal web.n1.0.aa stops at seq 70: cut; run on node n1: `flumeng journal verify`"
     status = store.read(paths.status("n1"))
     assert status is not None
     tasks = dict(status.value.tasks)

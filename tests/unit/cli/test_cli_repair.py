@@ -240,7 +240,7 @@ def test_journal_without_its_node_is_removed_with_its_acks(shell: Shell, store: 
     add_ack(store, "web.n9.0.cc")
     ((path, remedy),) = found(shell)
     assert path == "/journals/web.n9.0.cc"
-    assert remedy == "removed with its acks: events that only its node has are given up"
+    assert remedy == "removed with its acks: events that only the missing node has are given up"
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 0
     assert not [path for path in store.dump() if "n9" in path]
 
@@ -257,11 +257,11 @@ def test_a_missing_folder_is_created(shell: Shell, store: FakeStore) -> None:
 
 BIG = b'{"v":1,"tasks":{},"pad":"' + b"x" * 600_000 + b'"}'
 RESET = [
-    (paths.status("n1"), "removed: its node writes it again"),
-    (paths.story("n1"), "removed: its node writes it again"),
-    (paths.assignment("n1"), "emptied: masters write it again"),
+    (paths.status("n1"), "removed: the node writes this znode again"),
+    (paths.story("n1"), "removed: the node writes this znode again"),
+    (paths.assignment("n1"), "emptied: masters write the assignment again"),
     (paths.cluster(), "set to defaults"),
-    (paths.acks("web"), "emptied: it is a folder"),
+    (paths.acks("web"), "emptied: folders have no data"),
 ]
 
 

@@ -151,7 +151,7 @@ def test_value_cannot_grow_without_end_through_several_filters() -> None:
             "expected a name and a type",
         ),
         ("  - parse: {format: json, schema: 'body STRING'}", "noop", "a column body already"),
-        ("  - parse: {format: json, schema: 'ts STRING'}", "noop", "it has to be a timestamp"),
+        ("  - parse: {format: json, schema: 'ts STRING'}", "noop", "must have the type timestamp"),
         ("  - parse: {format: regex, pattern: '(?P<Host>.)'}", "noop", "a column Host already"),
         (
             "  - parse: {format: regex, pattern: '(?P<a>.)(.)'}",

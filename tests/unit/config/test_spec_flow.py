@@ -362,7 +362,7 @@ def test_time_zone_must_have_its_iana_name(zone: str) -> None:
     text = "flow: a\nsources: [tail: {paths: [/a]}]\nsinks: [console]\nfilters:\n  - parse: "
     spec = parse_flow(text + f"{{format: syslog, timezone: {zone}}}")
     assert spec.filters[0].options == Parse(format="syslog", timezone=zone)
-    with pytest.raises(UserError, match="only format syslog takes it"):
+    with pytest.raises(UserError, match="only format syslog takes this option"):
         parse_flow(text + f"{{format: json, schema: 'a INT', timezone: {zone}}}")
 
 

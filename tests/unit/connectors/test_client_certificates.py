@@ -91,5 +91,5 @@ def test_without_allowed_names_every_client_is_admitted_by_its_first_name(
 
 
 def test_unreadable_certificate_is_refused() -> None:
-    with pytest.raises(UnauthorizedError, match="unreadable certificate"):
+    with pytest.raises(UnauthorizedError, match="certificate is unreadable"):
         Clients([]).admit(b"\x30\x03\x02\x01\x01")

@@ -194,7 +194,9 @@ def test_changed_secret_is_used_and_a_missing_one_is_reported(stored: Path) -> N
         for _ in range(2):
             await senders.refresh()
         (problem,) = changes
-        assert problem.startswith("auth still uses the old secrets: there is no secret next")
+        assert problem.startswith(
+            "auth of the http source still uses the old secrets: there is no secret next"
+        )
         assert senders.of(f"Bearer {NEXT}".encode()) == "shop-next"
         assert senders.of(b"Bearer other") == "shop"
         put(stored, "next", NEXT)

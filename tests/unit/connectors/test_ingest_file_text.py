@@ -241,7 +241,7 @@ def test_a_glob_that_can_match_nothing_is_reported(
     follower.settle()
     assert follower.tailer.unsearched == {f"{tmp_path}/file": "Not a directory"}
     (message,) = [record.getMessage() for record in caplog.records]
-    assert message == f"{tmp_path}/none does not exist: its globs match nothing"
+    assert message == f"directory {tmp_path}/none does not exist: globs in it match no file"
     (tmp_path / "file").unlink()
     (tmp_path / "file").mkdir()
     follower.settle(1)

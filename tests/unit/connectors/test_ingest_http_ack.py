@@ -75,7 +75,9 @@ def test_undelivered_events_are_answered_504_and_the_next_request_is_served() ->
             status, _, said = await client.answer()
             assert status == 504
             assert journal.context.counters.undelivered == 1
-            assert said["error"].startswith("journaled, but not delivered within 0.3 s")
+            assert said["error"].startswith(
+                "the events are journaled, but not delivered within 0.3 s"
+            )
             assert not journal.context.deliveries.awaited
             client.post(b"y")
             await silent(client)

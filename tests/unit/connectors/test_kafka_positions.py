@@ -254,7 +254,7 @@ def test_flow_without_kafka_source_watches_no_topic(watchers: Watchers) -> None:
 def test_standstill_is_described_with_advice(watchers: Watchers) -> None:
     task = Task(watchers, flow())
     gone = task.positions.describe(Standstill("gone", P1, 20, 3))
-    assert gone.startswith("orders.1 begins at offset 20, but only 3 is acked")
+    assert gone.startswith("partition orders.1 begins at offset 20, but only offset 3 is acked")
     assert "flow reset --to earliest" in gone
 
 
@@ -264,9 +264,9 @@ def test_malformed_partition_name_stops_only_its_partition(watchers: Watchers) -
     wait_for(lambda: task.of(P0, senseless).keys() == {P0, senseless})
     found = task.of(P0, senseless)
     assert found[P0] == Reach(ID, 9)
-    assert found[senseless].trouble == "this is not the name of a partition of Kafka"
+    assert found[senseless].trouble == "the name is not that of a Kafka partition"
     standstill = Standstill("nonsense", senseless, 0, 0, found[senseless].trouble)
-    assert task.positions.describe(standstill).startswith("garbage")
+    assert task.positions.describe(standstill).startswith("partition garbage")
     task.positions.close()
 
 
@@ -307,6 +307,6 @@ def test_cut_log_is_a_gap_or_an_error_as_configured(
         task.positions.find_cut(P0, 8, 4).result(PATIENCE_SECONDS)
     assert caught.value.end == 6
     told = task.positions.describe(Standstill("lost", P0, 6, 8, str(caught.value)))
-    assert told.startswith("the log of orders.0 was cut at offset 6, and 8 is acked")
+    assert told.startswith("the log of partition orders.0 was cut at offset 6, and offset 8 is")
     assert f"flow reset --to orders.0=6 --partitions {P0}" in told
     task.positions.close()

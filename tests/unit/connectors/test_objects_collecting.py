@@ -466,5 +466,5 @@ def test_probe_that_outlives_its_claim_reports_the_damage(world: World) -> None:
     wait_for(lambda: piece.partition in positions.of([piece.partition]))
     probe = positions.probe(piece.partition, "", damage.value.offset, piece.end)
     positions.close()
-    with pytest.raises(CorruptError, match="its gzip is damaged"):
+    with pytest.raises(CorruptError, match="the gzip data is damaged"):
         probe.result(PATIENCE_SECONDS)

@@ -438,7 +438,7 @@ def test_missing_or_damaged_file_of_seen_objects_stops_the_listing(tmp_path: Pat
     with pytest.raises(CorruptError, match="damaged"):
         filed.find(epoch=2)
     file.unlink()
-    with pytest.raises(CorruptError, match=f"{file} .* is missing: restore it"):
+    with pytest.raises(CorruptError, match=f"{file} .* is missing: restore this file"):
         filed.find(epoch=2)
     with pytest.raises(UserError, match="set `seen_in` as before"):
         filed.find(epoch=2, seen_in=None)

@@ -342,7 +342,7 @@ def test_events_of_earlier_items_come_before_the_damage_of_a_later_one(tmp_path:
     got, error = until_damage(reader(), found)
     assert [body for _, body in got] == [b"%d" % n for n in range(30)]
     assert error.offset == offset_of(30)
-    assert error.why == f"{tmp_path / '30'}: it was deleted after it was listed"
+    assert error.why == f"{tmp_path / '30'}: the object was deleted after it was listed"
     after = events(reader(), found, offset_of(31))
     assert [body for _, body in after] == [b"%d" % n for n in range(31, 40)]
 
@@ -357,7 +357,7 @@ def test_rewritten_item_is_not_read(tmp_path: Path, size: int, what: str) -> Non
     else:
         os.utime(tmp_path / "a", (0, 0))
     _, error = until_damage(reader(), [item], item.start + 5)
-    assert error.why == f"{tmp_path / 'a'}: it was rewritten after it was listed"
+    assert error.why == f"{tmp_path / 'a'}: the object was rewritten after it was listed"
     assert error.offset == item.start + 5
     assert error.damaged
 

@@ -209,7 +209,7 @@ def test_csv_row_with_a_wrong_number_of_values_is_an_event_as_written(
             expected.append((n, as_json(["a", "b"], [row])[0], None))
         else:
             text = csv_text([row], "").removesuffix(b"\n")
-            expected.append((n, text, f"csv: {len(row)} values, not 2"))
+            expected.append((n, text, f"csv: {len(row)} values, expected 2"))
     assert marked(item) == expected
     for at in {where[0], where[-1], where[-1] + 1}:
         assert marked(item, 0, at) + marked(item, at) == expected
@@ -217,7 +217,7 @@ def test_csv_row_with_a_wrong_number_of_values_is_an_event_as_written(
 
 def test_csv_with_rows_of_the_wrong_width_only(tmp_path: Path) -> None:
     found = marked(written(tmp_path / "a", b"a,b\n1\n\xc3\xa4\n"))
-    why = "csv: 1 values, not 2"
+    why = "csv: 1 values, expected 2"
     assert found == [(0, b"1", why), (1, b"\xc3\xa4", why)]
     got, error = until_damage("csv", written(tmp_path / "b", b"a,b\n" + b"1\n" * 2 * MOST_UNFIT))
     assert (got, error.offset) == ([], 0)
@@ -515,7 +515,7 @@ def test_avro_value_out_of_range_costs_only_its_row(
     got = marked(item, form="avro")
     assert len(got) == 1000
     assert [n for n, one in enumerate(got) if one[2]] == [500]
-    assert got[500][2] == "avro: a: the value is beyond its type"
+    assert got[500][2] == "avro: a: the value does not fit its type"
     assert json.loads(got[500][1]) == {"a": shown}
 
 

@@ -77,7 +77,9 @@ def test_due_after_and_last_due_agree(schedule: Schedule, at: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "* * *", "61 * * * *", "0 0 31 2 *", "nonsense"])
 def test_cron_expression_that_is_never_due_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected a cron expression of five fields|never due"):
+    with pytest.raises(
+        ValueError, match=r"expected a cron expression of five fields|due at some time"
+    ):
         check_cron(text)
 
 

@@ -105,7 +105,7 @@ def test_flattened_columns_depend_only_on_types() -> None:
     assert flat["s_x"].to_pylist() == [1, None, None, 2]
     assert flat["attrs"].to_pylist() == ['{"k":"v\\"\\\\","z":null}', None, "{}", '{"k":"v"}']
     assert flat["list"].to_pylist() == ["[1,null]", "[]", None, "[3]"]
-    with pytest.raises(UserError, match="two columns become A_B"):
+    with pytest.raises(UserError, match="two columns get the name A_B"):
         plain_schema(pa.schema([("A_B", pa.int8()), ("a", pa.struct([("b", pa.int8())]))]))
 
 

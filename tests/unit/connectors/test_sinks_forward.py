@@ -107,7 +107,7 @@ def test_columns_that_make_no_message_are_reported() -> None:
     for field, told in (
         (pa.field("x", pa.string()), "needs the column message or body"),
         (pa.field("severity", pa.string()), "severity is not an integer"),
-        (pa.field("app", pa.list_(pa.string())), "app is no plain value"),
+        (pa.field("app", pa.list_(pa.string())), "in the column app, not list"),
     ):
         schema = pa.schema([field, *([] if field.name == "x" else [pa.field("body", pa.binary())])])
         with pytest.raises(UserError, match=told):

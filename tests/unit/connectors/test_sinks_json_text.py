@@ -166,7 +166,7 @@ def test_slices_write_their_own_rows() -> None:
 def test_names_are_escaped_and_unknown_types_are_named() -> None:
     assert texts(**{'a"\n': pa.array([1])}) == ['{"a\\"\\n":1}']
     union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
-    with pytest.raises(UserError, match="column x is sparse_union"):
+    with pytest.raises(UserError, match="column x has the type sparse_union"):
         texts(x=union)
 
 

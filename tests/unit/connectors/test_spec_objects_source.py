@@ -40,7 +40,9 @@ def test_columns_of_csv_are_named_once() -> None:
     assert problems(format="csv", header=False) == {"names": "required with `header: false`"}
     assert problems(format="csv", names=("a", "b", "a")) == {"names": "duplicate a"}
     assert problems(format="csv", names=("a",), columns=("b",)) == {"columns": "not in names: b"}
-    assert problems(format="csv", delimiter='"') == {"quote": "it must differ from the delimiter"}
+    assert problems(format="csv", delimiter='"') == {
+        "quote": "the quote must differ from the delimiter"
+    }
 
 
 def test_tags_are_for_s3_and_for_objects_that_are_tagged() -> None:

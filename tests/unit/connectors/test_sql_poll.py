@@ -195,7 +195,7 @@ def test_answer_that_misnumbers_its_rows_is_refused() -> None:
     def odd(rows: pa.Table, _most: int) -> QueryResult:
         return QueryResult(rows.slice(1), False)
 
-    with pytest.raises(CorruptError, match="does not number rows as requested"):
+    with pytest.raises(CorruptError, match="does not return row numbers"):
         taken(Database([1, 2, 3], odd))
 
 

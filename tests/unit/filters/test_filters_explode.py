@@ -102,7 +102,7 @@ SEARCH = "elasticsearch: {hosts: ['http://s:9200'], index: a"
         ("explode: body\n  - parse: {format: json, fields: {b: b}}", "noop", ""),
         ("explode: {column: body, to: b}\n  - where: \"b = 'x'\"", "noop", ""),
         ("explode: l\n    when: 'n > 1'", "noop", "explode takes no condition"),
-        ("explode: n", "noop", "n is a integer: expected an array, or JSON"),
+        ("explode: n", "noop", "n is a integer, not an array or JSON"),
         ("explode: m", "noop", "there is no column m"),
         ("explode: journal", "noop", "journal identifies the event"),
         ("explode: {column: l, to: A}", "noop", "there is a column A already"),

@@ -105,7 +105,9 @@ def test_several_keys_match_as_in_a_join_of_sql(rows: list[Any], events: list[An
 
 def test_a_table_with_several_rows_for_a_key_is_refused() -> None:
     table = pa.table({"app": ["web", None, None, "web"], "team": ["a", "b", "c", "d"]})
-    with pytest.raises(UserError, match="it has 2 rows for app 'web', but keys must be unique"):
+    with pytest.raises(
+        UserError, match="the table has 2 rows with app 'web', but the keys must be unique"
+    ):
         require_unique(table, ("app",))
     require_unique(table, ("app", "team"))
 
@@ -149,7 +151,7 @@ def test_a_table_is_read_from_files_of_each_kind(tmp_path: Path, form: str) -> N
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        (None, UnavailableError, "it does not exist"),
+        (None, UnavailableError, "the file does not exist"),
         ("", UserError, "Empty CSV file"),
         ("app,team\nweb,red,x\n", UserError, "Expected 2 columns, got 3"),
         ("app\nweb\n", UserError, "team"),
@@ -173,7 +175,7 @@ def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": long}), tmp_path / "long")
     for name, kind in (("many", pa.int64()), ("long", pa.string())):
         options = LookupTable(schema="", parquet=str(tmp_path / name))
-        with pytest.raises(UserError, match="the limit is 1,000,000 rows and 64 MiB"):
+        with pytest.raises(UserError, match="limit of a lookup table, 1,000,000 rows and 64 MiB"):
             table_reader.read(options, pa.schema([pa.field("id", kind)]), NO_SPARK)
 
 

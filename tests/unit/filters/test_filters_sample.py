@@ -138,7 +138,10 @@ def problem(step: str) -> str:
         ("  - dedupe: [host, body]", ""),
         ("  - dedupe: [hst]", "there is no column hst"),
         ("  - select: [host]\n  - dedupe: [host]", ""),
-        ("  - select: [host]\n  - dedupe: {by: [host], within_seconds: 1 min}", "keep it"),
+        (
+            "  - select: [host]\n  - dedupe: {by: [host], within_seconds: 1 min}",
+            "keep ts in select",
+        ),
     ],
 )
 def test_invalid_options_are_reported(step: str, message: str) -> None:

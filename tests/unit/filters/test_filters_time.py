@@ -185,6 +185,6 @@ def test_invalid_options_are_reported() -> None:
     assert "%I with %p" in problem("{column: a, formats: ['%F %I']}")
     assert "a year beside %j" in problem("{column: a, formats: ['%j']}")
     assert "there is no column b" in problem("{column: b}")
-    assert "n is a number, which iso8601 does not read" in problem("{column: n}")
+    assert "n is a number, which the format iso8601 does not read" in problem("{column: n}")
     assert "host is a string: expected a timestamp" in problem("{column: a, to: host}")
     assert "put select after time" in problem("{column: host}", "select: [host]")

@@ -173,7 +173,7 @@ def test_damaged_lines_are_read_or_do_not_match() -> None:
         ("(?=%{INT:x})", "look-ahead"),
         ("(?>%{INT:x})", "regular expression|atomic"),
         ("%{INT:x}(", "regular expression"),
-        ("%{INT:ts}", "ts is an event column"),
+        ("%{INT:ts}", "the event column ts must"),
         ("%{INT:seq}", "every event has a column seq"),
     ],
 )

@@ -217,9 +217,9 @@ def test_fields_and_a_map_go_together() -> None:
         (Parse("json", schema="user STRNG,"), "not a list of columns"),
         (Parse("json", schema="INT"), "not a list of columns"),
         (Parse("json", schema="a INT, A INT"), "not a list of columns"),
-        (Parse("json", schema="ts STRING"), "ts is an event column"),
+        (Parse("json", schema="ts STRING"), "the event column ts must"),
         (Parse("json", schema="a ARRAY<MAP<INT, INT>>"), "needs keys of the type STRING"),
-        (Parse("json", fields={"host": "a INT"}), "host is an event column"),
+        (Parse("json", fields={"host": "a INT"}), "the event column host must"),
     ],
 )
 def test_invalid_options_are_refused(options: Parse, message: str) -> None:

@@ -163,7 +163,7 @@ def test_invalid_formats_are_reported(log_format: str, message: str) -> None:
 
 
 def test_only_access_logs_have_the_option() -> None:
-    with pytest.raises(SpecError, match="only format access_log takes it"):
+    with pytest.raises(SpecError, match="only format access_log takes this"):
         check_flow(flow("$status", "cri"))
     with pytest.raises(UserError, match="no text separates"):
         formats.reader(Parse("access_log", log_format="$a$b"))

@@ -72,7 +72,7 @@ def test_optional_fields_are_written_only_when_set() -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    with pytest.raises(codec.NewerVersionError, match="Ack has format version 2"):
+    with pytest.raises(codec.NewerVersionError, match="Ack: the record has format version 2"):
         codec.decode(records.Ack, b'{"v":2,"epoch":1,"offset":0}')
 
 
@@ -80,9 +80,9 @@ def test_a_newer_version_is_refused_by_name() -> None:
     ("data", "complaint"),
     [
         (b"{", "not JSON"),
-        (b"[]", "expected an object"),
-        (b'{"epoch":1,"offset":0}', 'no format version "v"'),
-        (b'{"v":1,"epoch":1}', "Ack.offset: missing"),
+        (b"[]", "expected a JSON object"),
+        (b'{"epoch":1,"offset":0}', 'the format version, field "v", is missing'),
+        (b'{"v":1,"epoch":1}', "Ack.offset: the field is missing"),
         (b'{"v":1,"epoch":1,"offset":"7"}', "Ack.offset: expected int, got str"),
         (b'{"v":1,"epoch":true,"offset":7}', "Ack.epoch: expected int, got bool"),
     ],
@@ -123,8 +123,8 @@ def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
         ("/audit", "missing"),
         ("/flows/web", "Flow"),
         ("/flows/web/strange", "no such znode in the schema"),
-        ("/live", "4 bytes, at most 0 are allowed"),
-        ("/live/nodes/n", "20000 bytes, at most 16384 are allowed"),
+        ("/live", "the data has 4 bytes, and at most 0 are allowed"),
+        ("/live/nodes/n", "the data has 20000 bytes, and at most 16384 are allowed"),
     ]
 
 
