@@ -94,11 +94,7 @@ def _flow_sections() -> Iterator[Section]:
 
 
 def _sections(
-    kind: str,
-    name: str,
-    package: str,
-    cls: type[Any],
-    above: tuple[type[Any], ...] = (),
+    kind: str, name: str, package: str, cls: type[Any], above: tuple[type[Any], ...] = ()
 ) -> Iterator[Section]:
     """Yield the sections of a class and of its nested option classes, by path and only once."""
     yield _section(kind, name, package, cls)

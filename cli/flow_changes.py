@@ -272,10 +272,7 @@ def _tell(applied: Applied) -> None:
 
 
 def _outcome(
-    path: Path,
-    flow: str | None,
-    applied: Mapping[str, Applied],
-    error: FlumengError | None = None,
+    path: Path, flow: str | None, applied: Mapping[str, Applied], error: FlumengError | None = None
 ) -> dict[str, Any]:
     own = applied.get(flow or "")
     return {

@@ -41,9 +41,7 @@ only_option = click.option(
     help="Only these sites; may be given several times.",
 )
 prune_option = click.option(
-    "--prune",
-    is_flag=True,
-    help="Delete pushed resources that are no longer in the inventory.",
+    "--prune", is_flag=True, help="Delete pushed resources that are no longer in the inventory."
 )
 drift_option = click.option(
     "--drift",
@@ -301,11 +299,7 @@ def _refuse_conflicts(made: PushPlan) -> None:
 
 def _source(context: CliContext, made: PushPlan, reason: str, undoes: str = "") -> PushSource:
     source = planning.source_of(
-        made,
-        who=context.who(),
-        reason=reason,
-        now=context.clock(),
-        suffix=uuid.uuid4().hex[:6],
+        made, who=context.who(), reason=reason, now=context.clock(), suffix=uuid.uuid4().hex[:6]
     )
     return replace(source, undoes=undoes)
 

@@ -46,11 +46,7 @@ def world(context: CliContext) -> World:
 
 def claim_of(context: CliContext, push: str) -> PushClaim:
     return PushClaim(
-        who=context.who(),
-        push=push,
-        boot=processes.boot(),
-        pid=os.getpid(),
-        since=context.clock(),
+        who=context.who(), push=push, boot=processes.boot(), pid=os.getpid(), since=context.clock()
     )
 
 

@@ -213,11 +213,7 @@ def adopt(
     target = find_site(inventory, site)
     empty = PushPlan(inventory.name, "", "", False, "refuse", {})
     source = planning.source_of(
-        empty,
-        who=context.who(),
-        reason=reason,
-        now=context.clock(),
-        suffix=uuid.uuid4().hex[:6],
+        empty, who=context.who(), reason=reason, now=context.clock(), suffix=uuid.uuid4().hex[:6]
     )
     with closing(context.open_site(target)) as store:
         claim = claim_of(context, source.push)

@@ -31,11 +31,7 @@ os.environ.pop("XDG_RUNTIME_DIR", None)  # no command of a test leaves a JVM the
 
 TOP = Path(__file__).parents[1]
 LANES = 3
-SHARED = {
-    "kafka": "RealKafka",
-    "spark": "SparkSession",
-    "standalone_of_all": "Standalone",
-}
+SHARED = {"kafka": "RealKafka", "spark": "SparkSession", "standalone_of_all": "Standalone"}
 """Fixtures that take long to start; each worker shares one among all its tests."""
 LONG = [
     *SHARED,

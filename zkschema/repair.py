@@ -41,12 +41,7 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
     """Return all problems with their remedies. ``without_session`` names znodes that should be
     ephemeral and have no session."""
     remedies = {repair.path: repair.remedy for repair in repairs(tree, without_session)}
-    everything = [
-        *verify(tree),
-        *dangling(tree),
-        *orphans(tree),
-        *_stale(without_session),
-    ]
+    everything = [*verify(tree), *dangling(tree), *orphans(tree), *_stale(without_session)]
     return [
         Problem(problem.path, problem.what, remedies.get(problem.path, ""))
         for problem in sorted(everything, key=lambda problem: problem.path)

@@ -174,10 +174,7 @@ moves = _row(
     access=Access(write="master", read=NOT_NODES),
 )
 flows = _folder(
-    "/flows",
-    "bootstrap",
-    "all flows",
-    access=Access(create="operator", delete="operator master"),
+    "/flows", "bootstrap", "all flows", access=Access(create="operator", delete="operator master")
 )
 flow = _row(
     "/flows/{flow}",
@@ -352,12 +349,7 @@ assignment = _row(
     "masters",
     "all that the node should run now; the page count when it is large",
     size_bytes=512 * KIB,
-    access=Access(
-        write="master",
-        create="master",
-        delete="operator master",
-        read=NOT_NODES,
-    ),
+    access=Access(write="master", create="master", delete="operator master", read=NOT_NODES),
 )
 assignment_page = _row(
     "/nodes/{node}/assignment/{page}",
@@ -383,12 +375,7 @@ story = _row(
     size_bytes=16 * KIB,
     access=Access(write="own-node", read=NOT_NODES),
 )
-live = _folder(
-    "/live",
-    "bootstrap",
-    "processes that hold a session",
-    access=Access(),
-)
+live = _folder("/live", "bootstrap", "processes that hold a session", access=Access())
 live_nodes = _folder(
     "/live/nodes",
     "bootstrap",
@@ -528,9 +515,7 @@ intents = _folder(
     "operators",
     "the flow's decided batches",
     access=Access(
-        create="collector master",
-        delete="collector own-operator master",
-        read=NOT_NODES,
+        create="collector master", delete="collector own-operator master", read=NOT_NODES
     ),
 )
 intent = _row(

@@ -97,9 +97,7 @@ def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
 
 
 @lru_cache(maxsize=4096)
-def _read(
-    text: str,
-) -> tuple[FlowSpec, FlowSpec, Mapping[str, int], Mapping[isolation.Part, str]]:
+def _read(text: str) -> tuple[FlowSpec, FlowSpec, Mapping[str, int], Mapping[isolation.Part, str]]:
     """Return the flow as written and as run, its line numbers, and the texts of isolated parts."""
     root = document.compose(text)
     decoder, written = _decoded(root)

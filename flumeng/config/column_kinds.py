@@ -29,12 +29,7 @@ RECEIVED: Columns = {
     "host": _TEXT,
     "attrs": Kind("map", (("", _TEXT), ("", _TEXT))),
 }
-EVENT: Columns = {
-    **RECEIVED,
-    "journal": _TEXT,
-    "seq": Kind(INTEGER),
-    "replayed": Kind(BOOLEAN),
-}
+EVENT: Columns = {**RECEIVED, "journal": _TEXT, "seq": Kind(INTEGER), "replayed": Kind(BOOLEAN)}
 MESSAGE: Columns = {
     "topic": _TEXT,
     "partition": Kind(INTEGER),

@@ -63,10 +63,7 @@ def _of_segment(
         yield from ((f"{path}.{part.name}", problem) for problem in _of_lines(spec, part))
         attrs = all(_has_attrs(these.columns) for these in (before_it, events))
         if part.on_error != KEEP and events.certain and not attrs:
-            yield (
-                f"{path}.on_error",
-                "on_error needs the received column attrs: keep attrs",
-            )
+            yield (f"{path}.on_error", "on_error needs the received column attrs: keep attrs")
     for number, sink in enumerate(where.segment.sinks):
         if isinstance(sink.options, Unreadable):
             continue

@@ -111,9 +111,7 @@ class CollectPlace:
     """Where the filters and sinks run."""
 
     labels: Mapping[str, str] = option(
-        doc="Run only on nodes that have all these labels.",
-        example="{role: spark}",
-        factory=dict,
+        doc="Run only on nodes that have all these labels.", example="{role: spark}", factory=dict
     )
     tasks: int | TaskRange | None = option(
         doc="The number of tasks that share the flow's journals, or other partitions; more when "
@@ -272,9 +270,7 @@ class FlowSpec:
 
     flow: str = option(doc="The flow's name.", check=check_flow_name, example="web-logs")
     sources: tuple[Component[SourceOptions], ...] = option(
-        doc="Where events come from.",
-        minimum=1,
-        example='[tail: {paths: ["/var/log/app/*.log"]}]',
+        doc="Where events come from.", minimum=1, example='[tail: {paths: ["/var/log/app/*.log"]}]'
     )
     labels: Mapping[str, str] = option(
         doc="Labels by which commands select flows (`flow pause --label team=web`).",

@@ -255,10 +255,7 @@ def _of_kafka(
         yield "durability", f"a journal in Kafka is as durable as disk, never {durability}"
     for name in ("max_bytes", "retain_seconds", "retain_bytes"):
         if f"journal.{name}" in parts:
-            yield (
-                f"journal.{name}",
-                "in Kafka the settings of the topic limit it: leave this out",
-            )
+            yield (f"journal.{name}", "in Kafka the settings of the topic limit it: leave this out")
     for path, part in components:
         if part.kind == "source" and part.options.keeps_place:
             yield (

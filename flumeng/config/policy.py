@@ -123,10 +123,7 @@ class SparkBounds:
         default=(),
     )
     jars: tuple[str, ...] = option(
-        doc="The jars that may be loaded.",
-        check=check_bound,
-        example='["/opt/jdbc/*"]',
-        default=(),
+        doc="The jars that may be loaded.", check=check_bound, example='["/opt/jdbc/*"]', default=()
     )
     python: tuple[str, ...] = option(
         doc="The Pythons that executors may run; `python3` is always allowed.",

@@ -167,14 +167,7 @@ TRACES: Mapping[str, Traces] = {
         ),
         _frames(),
     ),
-    "ruby": Traces(
-        (
-            (FRAME, r"^\s+from |^\S+:\d+:in [`']"),
-            _SPACE,
-            (LOG, LOG_LINE),
-        ),
-        _frames(),
-    ),
+    "ruby": Traces(((FRAME, r"^\s+from |^\S+:\d+:in [`']"), _SPACE, (LOG, LOG_LINE)), _frames()),
     "rust": Traces(
         (
             (FRAME, r"^(?:stack backtrace:|Stack backtrace:|note: )|^\s+\d+: |^\s+at "),

@@ -88,12 +88,7 @@ def plan_push(
         ),
     )
     return PushPlan(
-        inventory.name,
-        inventory.digest,
-        inventory.revision,
-        prune,
-        policy,
-        as_plans(results),
+        inventory.name, inventory.digest, inventory.revision, prune, policy, as_plans(results)
     )
 
 
@@ -151,11 +146,7 @@ def as_plans(results: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePl
 
 
 def adopt(
-    store: Store,
-    keys: Collection[str],
-    source: PushSource,
-    claim: PushClaim,
-    has_ended: HasEnded,
+    store: Store, keys: Collection[str], source: PushSource, claim: PushClaim, has_ended: HasEnded
 ) -> list[str]:
     """Adopt ``keys``, or all flows that no push made, and drift; return the adopted keys. Raises
     ``UserError`` for an unknown key, ``ConflictError`` during another push."""

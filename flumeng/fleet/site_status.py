@@ -52,11 +52,7 @@ class SiteStatus:
 
 
 def site_status(
-    site: str,
-    desired: Resources,
-    copy: SiteCopy,
-    health: Mapping[str, Any],
-    has_ended: HasEnded,
+    site: str, desired: Resources, copy: SiteCopy, health: Mapping[str, Any], has_ended: HasEnded
 ) -> SiteStatus:
     """Return the status of a site; ``health`` is the result of ``health.status``."""
     why = why_not_pushed(copy)

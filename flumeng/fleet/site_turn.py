@@ -91,12 +91,7 @@ class Turn:
     """The change of a site. ``touched``: the site has, or may have, writes of this push."""
 
     def __init__(
-        self,
-        task: Task,
-        link: Link,
-        health: Health,
-        clocks: Clocks,
-        tell: Callable[[str], None],
+        self, task: Task, link: Link, health: Health, clocks: Clocks, tell: Callable[[str], None]
     ) -> None:
         self.touched = False
         self._task = task

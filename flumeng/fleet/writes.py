@@ -28,11 +28,7 @@ CONFIRMING = ("take", "confirm")
 
 
 def first_part(
-    copy: SiteCopy,
-    changes: Sequence[Change],
-    push: records.Push,
-    source: PushSource,
-    verb: str,
+    copy: SiteCopy, changes: Sequence[Change], push: records.Push, source: PushSource, verb: str
 ) -> Sequence[Change]:
     """Return as many changes as fit into one transaction, usually all. Raises ``RefusedError``."""
 
@@ -67,11 +63,7 @@ def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
 
 
 def transaction(
-    copy: SiteCopy,
-    changes: Sequence[Change],
-    push: records.Push,
-    source: PushSource,
-    verb: str,
+    copy: SiteCopy, changes: Sequence[Change], push: records.Push, source: PushSource, verb: str
 ) -> list[Write]:
     """Return the writes. ``push``: other fields of ``/push`` to write. Raises ``ConflictError``."""
     owned = {**push.resources}

@@ -8,12 +8,7 @@ from flumeng.platform.options.locations import parameters, store_of
 from flumeng.platform.options.patterns import split_query
 from flumeng.platform.scrubbing import Secret
 
-TIME_OUTS = {
-    "connect_timeout": "5s",
-    "timeout": "10s",
-    "max_retries": "2",
-    "retry_timeout": "20s",
-}
+TIME_OUTS = {"connect_timeout": "5s", "timeout": "10s", "max_retries": "2", "retry_timeout": "20s"}
 STORAGE = {
     "region": "AWS_REGION",
     "access_key": "AWS_ACCESS_KEY_ID",

@@ -184,9 +184,7 @@ CASES: dict[str, Case] = {
     ),
     "key_value_into": parsed(_key_value, "key_value", into="pairs"),
     "logfmt": parsed(
-        _logfmt,
-        "logfmt",
-        schema="ts TIMESTAMP, level STRING, msg STRING, path STRING, status INT",
+        _logfmt, "logfmt", schema="ts TIMESTAMP, level STRING, msg STRING, path STRING, status INT"
     ),
     "csv": parsed(
         _csv,

@@ -51,10 +51,7 @@ def build() -> Path | None:
         (place, ["cargo", "vendor", "--quiet", "vendor"]),
         (sources, ["bash", "configure", *options]),
         (sources, ["make", "-j2", "-C", "src", "librdkafka.a"]),
-        (
-            sources,
-            ["cc", "-O2", "-Isrc", PROGRAM, "src/librdkafka.a", *libraries, "-o", str(made)],
-        ),
+        (sources, ["cc", "-O2", "-Isrc", PROGRAM, "src/librdkafka.a", *libraries, "-o", str(made)]),
     )
     try:
         for directory, command in commands:

@@ -19,14 +19,7 @@ from threading import Thread
 
 import numpy as np
 
-from benches.breadth import (
-    await_acked,
-    await_running,
-    free_ports,
-    read_lake,
-    standalone,
-    timed,
-)
+from benches.breadth import await_acked, await_running, free_ports, read_lake, standalone, timed
 from flumeng.control.zookeeper.kazoo_store import connect
 
 FLOW = """

@@ -209,11 +209,7 @@ def _world(folder: Path, shape: Shape, delay_seconds: float) -> Iterator[World]:
 
 def _write_inventory(folder: Path, addresses: Mapping[str, str], shape: Shape) -> None:
     sites = {
-        site: {
-            "zookeeper": address,
-            "groups": [_group(number)],
-            "variables": {"lake": _lake(site)},
-        }
+        site: {"zookeeper": address, "groups": [_group(number)], "variables": {"lake": _lake(site)}}
         for number, (site, address) in enumerate(addresses.items())
     }
     content = {

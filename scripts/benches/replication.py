@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from statistics import median
 
-from benches import (
-    replication_catch_up,
-    replication_kafka,
-    replication_rates,
-    replication_takeover,
-)
+from benches import replication_catch_up, replication_kafka, replication_rates, replication_takeover
 from benches.senders import LINE_BYTES
 
 REPLICAS = (1, 2, 3)

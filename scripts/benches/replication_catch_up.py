@@ -32,10 +32,7 @@ def mb_per_second(megabytes: int, rounds: int) -> dict[str, float]:
         held = _fill(group, folder, megabytes)
         rates = [_caught_up(group, f"replica{number}", held) for number in range(rounds)]
         group.stop()
-    return {
-        "catch_up_mb": round(held / 1e6, 1),
-        "catch_up_mb_per_second": round(median(rates), 1),
-    }
+    return {"catch_up_mb": round(held / 1e6, 1), "catch_up_mb_per_second": round(median(rates), 1)}
 
 
 def ack_ms_p99(seconds: int, rate: int) -> float:

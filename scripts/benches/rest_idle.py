@@ -134,13 +134,7 @@ def _idle_reads() -> tuple[float, float]:
             scripted.open_journals({name: _said(name) for name in told})
             return scripted
 
-        node = SteppedNode(
-            settings,
-            home,
-            store,
-            lambda: clock[0],
-            child,
-        )
+        node = SteppedNode(settings, home, store, lambda: clock[0], child)
         node.begin()
 
         def run(seconds: int) -> None:

@@ -64,10 +64,7 @@ class _Loop:
 
 
 def _measured(server: RealKafka, batches: list[pa.RecordBatch]) -> dict[str, float]:
-    sides: dict[str, Write] = {
-        "kafka_events_per_second": _sink,
-        "kafka_loop_per_second": _Loop(),
-    }
+    sides: dict[str, Write] = {"kafka_events_per_second": _sink, "kafka_loop_per_second": _Loop()}
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for topic in sides:
         server.create_topic(topic)

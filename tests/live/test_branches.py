@@ -191,11 +191,7 @@ branches: [{{name: low, when: "level < '4'", {files("low")}}}]
 dead_letters: {{{dead}}}
 """)
     everything = levels(0, 1, 2, 3, 4, 5, 6, 7)
-    assert outcome.found == {
-        "all": everything,
-        "dead": levels(None),
-        "low": levels(0, 1, 2, 3),
-    }
+    assert outcome.found == {"all": everything, "dead": levels(None), "low": levels(0, 1, 2, 3)}
     assert len(outcome.read) == len(set(outcome.read)) == 3
     assert outcome.filtered == Filtered(0, len(levels(None)), {"low": len(levels(0, 1, 2, 3))})
     assert outcome.shareable == in_arrow

@@ -154,12 +154,7 @@ def test_every_accepted_event_is_in_the_lake_exactly_once(
     sender.start()
     writer.start()
     kill_at_random(
-        cluster,
-        random.Random(seed),
-        target.kinds,
-        target.others,
-        times=target.times,
-        until=until,
+        cluster, random.Random(seed), target.kinds, target.others, times=target.times, until=until
     )
     sender.join(timeout=300 + chaos_seconds())
     writer.join(timeout=60 + chaos_seconds())

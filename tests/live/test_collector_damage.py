@@ -239,9 +239,7 @@ class Hanging:
         yield from self._journal.read_frames(start, end)
 
 
-def test_hanging_reads_cost_their_own_journal_only(
-    cluster: Cluster,
-) -> None:
+def test_hanging_reads_cost_their_own_journal_only(cluster: Cluster) -> None:
     """One batch ends with it, a few seconds later; all others are without it."""
     hanging = cluster.hanging[BAD] = Hanging(cluster.journals[BAD])
     try:

@@ -63,10 +63,7 @@ def watcher(
 
 
 def test_healthy_journals_keep_moving_while_others_are_frozen_or_dead(
-    watcher: PositionWatcher,
-    frozen: LightServers,
-    dead: LightServers,
-    healthy: LightServers,
+    watcher: PositionWatcher, frozen: LightServers, dead: LightServers, healthy: LightServers
 ) -> None:
     wait_for(lambda: len(watcher.of(NAMES)) == len(NAMES))
     frozen.freeze()

@@ -22,11 +22,7 @@ RANGES = (Range("orders.0.MkTRfQ2n@kafka", 100, 250), Range("orders.1.MkTRfQ2n@k
 GAPS = tuple(Gap(gone, DELETED) for gone in RANGES)
 
 
-def write_gaps(
-    spark: SparkSession,
-    text: str,
-    gaps: tuple[Gap, ...] = GAPS,
-) -> list[Written]:
+def write_gaps(spark: SparkSession, text: str, gaps: tuple[Gap, ...] = GAPS) -> list[Written]:
     pipeline = SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
     staging = {root: f"{root}/staged" for root in pipeline.roots}
     for directory in staging.values():

@@ -139,9 +139,7 @@ def test_identity_of_an_event_passes_every_filter(
     assert not set(plain.rows().columns) & set(identity.COLUMNS)
 
 
-def test_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(
-    frame: Frames,
-) -> None:
+def test_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(frame: Frames) -> None:
     kept = WhereFilter(Where("cast(cast(body AS string) AS int) > 1")).apply(
         frame(b"x", b"2", b"1")
     )

@@ -20,15 +20,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import details
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect
-from tests.live.chaos import (
-    FLOW_TEXT,
-    Cluster,
-    LakeWatcher,
-    child_of,
-    numbers,
-    on_disk,
-    tcp_line,
-)
+from tests.live.chaos import FLOW_TEXT, Cluster, LakeWatcher, child_of, numbers, on_disk, tcp_line
 from tests.testkit.daemons import module_of
 from tests.testkit.waiting import wait_for
 from zkschema import paths

@@ -105,9 +105,7 @@ def test_many_short_lines_with_long_attributes_are_stored_in_bounded_memory(
     source of the same flow is served on."""
     rnd = random.Random(1)
     lines = [rnd.randbytes(10).replace(b"\n", b"x").replace(b"\r", b"x") for _ in range(65_536)]
-    worker.run(
-        flow_text("f", 'http: {listen: "127.0.0.1:0"}', 'tcp: {listen: "127.0.0.1:0"}'),
-    )
+    worker.run(flow_text("f", 'http: {listen: "127.0.0.1:0"}', 'tcp: {listen: "127.0.0.1:0"}'))
     host, _, port = worker.task("f")["listen"][0].rpartition(":")
     client = http.client.HTTPConnection(host, int(port), timeout=SERVED_SECONDS)
     with worker.connect("f", 1) as other:

@@ -76,9 +76,7 @@ def test_killed_worker_loses_no_safe_event_and_the_other_serves_on(
     assert {maker_of(name) for name in pair[1].journals("f")} == {1}
 
 
-def test_node_with_fewer_workers_serves_and_drains_all_journals(
-    tmp_path: Path,
-) -> None:
+def test_node_with_fewer_workers_serves_and_drains_all_journals(tmp_path: Path) -> None:
     """The first worker serves the journals of the second, closed, so that they are collected."""
     zookeeper = RealZooKeeper(tmp_path / "zookeeper")
     zookeeper.start()

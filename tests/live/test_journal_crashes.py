@@ -53,10 +53,7 @@ class Children:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def run(self, what: str, journal: Path, told: Path, fault: str = "") -> tuple[int, bool]:
@@ -215,8 +212,7 @@ def test_spilled_events_survive_a_kill_before_any_write(place: Path, children: C
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [*(f"{call}:error=EIO" for call in CALLS), f"{WRITES}:error=EROFS"],
+    "fault", [*(f"{call}:error=EIO" for call in CALLS), f"{WRITES}:error=EROFS"]
 )
 def test_i19_error_of_any_call_is_final_or_harmless(
     place: Path, children: Children, fault: str

@@ -193,9 +193,7 @@ def test_i21_short_write_is_truncated_and_repeated(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_i19_disk_that_turns_read_only_fails_the_journal_and_loses_nothing(
-    tmp_path: Path,
-) -> None:
+def test_i19_disk_that_turns_read_only_fails_the_journal_and_loses_nothing(tmp_path: Path) -> None:
     """As ext4 does after an error. Acknowledged events can be read, before and after."""
     image = tmp_path / "disk"
     with image.open("wb") as file:

@@ -103,9 +103,7 @@ def test_tail_reads_again_the_events_lost_with_memory(
     worker.eventually(lambda: worker.bodies("f") == lines(50, 50))
 
 
-def test_changed_durability_takes_another_journal_and_loses_nothing(
-    worker: WorkerProcess,
-) -> None:
+def test_changed_durability_takes_another_journal_and_loses_nothing(worker: WorkerProcess) -> None:
     for revision, durability in enumerate(["memory", "disk", "spill"], 1):
         worker.run(flow(durability), revision=revision)
         send(worker, revision * LINES, LINES)

@@ -186,9 +186,7 @@ def test_client_without_a_certificate_is_refused(served: Served) -> None:
         list(bare.do_action(flight.Action("positions", b"")))
 
 
-def test_certificate_of_another_cluster_of_the_same_authority_is_refused(
-    served: Served,
-) -> None:
+def test_certificate_of_another_cluster_of_the_same_authority_is_refused(served: Served) -> None:
     other = proof_of(served.certificates.authority, Identity("elsewhere", "collector", "n1"))
     for what in ("read", "positions", "accounts", "tap"):
         with pytest.raises(DeniedError, match="is for the cluster elsewhere"):
@@ -519,10 +517,7 @@ def test_new_certificate_is_served_at_the_same_port(renewed: tuple[Any, Any, Any
         before = shown(address, proof)
         assert before == shown(address, proof) is not None
         certificates.folder("node")
-        wait_for(
-            lambda: shown(address, proof) not in (before, None),
-            "it still shows the old one",
-        )
+        wait_for(lambda: shown(address, proof) not in (before, None), "it still shows the old one")
         # a reader makes its call again, as after a restart
         assert retry(lambda: bodies(client.read(WEB, 0, EVENTS)), UnavailableError) == EVENTS
 

@@ -471,9 +471,7 @@ def test_intact_events_before_damage_reach_the_reader(tmp_path: Path) -> None:
         assert reader.positions()[ID].held == 0
 
 
-def test_damaged_header_hides_no_event_before_it_in_an_older_segment(
-    tmp_path: Path,
-) -> None:
+def test_damaged_header_hides_no_event_before_it_in_an_older_segment(tmp_path: Path) -> None:
     """A reader finds its start in the segment of an earlier process by walking over its headers."""
     journal = Journal.create(tmp_path, ID, segment_bytes=100_000)
     for first in range(0, 800, 4):

@@ -174,9 +174,7 @@ def read_and_cut(log: CutLog, collector: Collector) -> None:
     assert collector.read == numbered("kept", 40) + numbered("lost", 20)
 
 
-def test_cut_log_is_read_on_with_a_gap_under_on_gone_earliest(
-    log: CutLog,
-) -> None:
+def test_cut_log_is_read_on_with_a_gap_under_on_gone_earliest(log: CutLog) -> None:
     try:
         collector = Collector(log, "earliest")
         read_and_cut(log, collector)
@@ -195,9 +193,7 @@ def test_cut_log_is_read_on_with_a_gap_under_on_gone_earliest(
         log.server.kill()
 
 
-def test_partition_with_a_cut_log_waits_for_the_operators_reset(
-    log: CutLog,
-) -> None:
+def test_partition_with_a_cut_log_waits_for_the_operators_reset(log: CutLog) -> None:
     try:
         collector = Collector(log, "fail")
         read_and_cut(log, collector)

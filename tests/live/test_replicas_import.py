@@ -96,9 +96,7 @@ def _collect_what_is_left(web: Web) -> None:
     assert name not in web.hosts.command("status")
 
 
-def test_replica_that_left_does_not_lead_though_the_import_lists_it_in_sync(
-    tmp_path: Path,
-) -> None:
+def test_replica_that_left_does_not_lead_though_the_import_lists_it_in_sync(tmp_path: Path) -> None:
     """The host that leads is the last to be live again, so that masters look for another one."""
     with running(tmp_path, 2) as hosts:
         _lead_with_less(Web(hosts))
@@ -127,9 +125,7 @@ def _lead_with_less(web: Web) -> None:
     web.wait_for_delivery()
 
 
-def test_journal_given_up_by_its_recorded_host_is_collected_elsewhere(
-    tmp_path: Path,
-) -> None:
+def test_journal_given_up_by_its_recorded_host_is_collected_elsewhere(tmp_path: Path) -> None:
     """That host is live, and reports that it has the journal no more."""
     with running(tmp_path, 2) as hosts:
         _collect_what_was_given_up(Web(hosts))

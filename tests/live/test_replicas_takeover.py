@@ -221,9 +221,7 @@ def test_damaged_replica_is_recreated_from_the_primary(web: Web) -> None:
 
 
 @pytest.mark.long
-def test_replica_with_a_damaged_old_segment_is_recreated_without_a_reader(
-    web: Web,
-) -> None:
+def test_replica_with_a_damaged_old_segment_is_recreated_without_a_reader(web: Web) -> None:
     """A worker that starts opens such a replica, and checks all of it."""
     web.begin()
     web.send(1000)
@@ -263,9 +261,7 @@ def test_damaged_primary_hands_over(web: Web) -> None:
 
 
 @pytest.mark.long
-def test_damage_of_a_running_primary_hands_over_once_a_reader_meets_it(
-    web: Web,
-) -> None:
+def test_damage_of_a_running_primary_hands_over_once_a_reader_meets_it(web: Web) -> None:
     """Senders go on meanwhile; events that were not answered may be there, or not."""
     web.begin()
     web.send(1000)

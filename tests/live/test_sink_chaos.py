@@ -25,14 +25,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UserError
-from tests.live.chaos import (
-    Cluster,
-    Watcher,
-    chaos_seconds,
-    chaos_seed,
-    kill_at_random,
-    numbers,
-)
+from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random, numbers
 from tests.live.own_server import need_own
 from tests.live.receiver import taken
 from tests.testkit.servers.postgres import RealPostgres

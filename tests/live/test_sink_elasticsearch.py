@@ -354,10 +354,7 @@ def test_lost_answers_and_a_restart_lose_no_document(
 
 
 def test_tls_server_is_trusted_by_its_ca_or_fingerprint_only(
-    real: RealElasticsearch,
-    client: Client,
-    name: str,
-    tmp_path: Path,
+    real: RealElasticsearch, client: Client, name: str, tmp_path: Path
 ) -> None:
     need_own(real)
     ours, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "strangers")

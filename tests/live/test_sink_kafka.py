@@ -290,11 +290,7 @@ def test_the_example_of_the_page_runs(kafka: RealKafka, authority: Authority) ->
     assert produce(options, batch, password=PASSWORD) == 1
     (message,) = kafka.messages("logs.page")
     assert message.key() == b"h0"
-    assert message.headers() == [
-        ("severity", b"6"),
-        ("app", b"a0"),
-        ("event_id", b"web.n1-0"),
-    ]
+    assert message.headers() == [("severity", b"6"), ("app", b"a0"), ("event_id", b"web.n1-0")]
 
 
 def test_server_of_another_authority_is_refused(kafka: RealKafka, topic: str) -> None:

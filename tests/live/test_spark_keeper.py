@@ -92,10 +92,7 @@ def children(pid: int) -> list[int]:
 
 
 def wait_for_end(*processes: int) -> None:
-    wait_for(
-        lambda: not any(map(is_alive, processes)),
-        f"one of the processes {processes} goes on",
-    )
+    wait_for(lambda: not any(map(is_alive, processes)), f"one of the processes {processes} goes on")
 
 
 def test_next_command_has_the_same_result_in_the_same_jvm(folder: Path, runtime: Path) -> None:

@@ -142,11 +142,7 @@ def test_events_are_joined_in_place_and_only_used_columns_are_read(
         ("SELECT host FROM events UNION ALL SELECT host FROM events", True, 160),
         ("WITH t AS (SELECT host, ts FROM events) SELECT host FROM t", False, 80),
         ("SELECT a.seq FROM events a JOIN events b ON a.seq = b.seq", True, 80),
-        (
-            "SELECT rank() OVER (PARTITION BY host ORDER BY seq) AS r FROM events",
-            True,
-            80,
-        ),
+        ("SELECT rank() OVER (PARTITION BY host ORDER BY seq) AS r FROM events", True, 80),
         ("SELECT DISTINCT host FROM events", True, 3),
         ("SELECT seq FROM events LIMIT 5", True, 5),
     ],

@@ -584,9 +584,7 @@ class Writer(threading.Thread):
 
 
 def test_open_cluster_is_secured_while_it_works(
-    both: RealZooKeeper,
-    certificates: Certificates,
-    monkeypatch: pytest.MonkeyPatch,
+    both: RealZooKeeper, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients without an identity are not locked out but named. Znodes that are created meanwhile,
     also by a client that learns late, have their lists; a client over the plain port has no rights

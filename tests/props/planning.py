@@ -176,11 +176,7 @@ def intent(draw: st.DrawFn, task: PlannedTask) -> IntentView:
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """Snapshots with an empty plan, or one of an earlier and different cluster."""
     fresh = Snapshot(
-        flows=draw(flows()),
-        nodes=draw(nodes()),
-        journals={},
-        drained=frozenset(),
-        mine=frozenset(),
+        flows=draw(flows()), nodes=draw(nodes()), journals={}, drained=frozenset(), mine=frozenset()
     )
     before = apply_all(replace(fresh, mine=frozenset(fresh.flows)))
     names = sorted(before.flows)

@@ -10,13 +10,7 @@ from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flumeng.connectors.tail.file_position import MARK_BYTES, cursors
 from flumeng.connectors.tail.tailer import QUIET_SECONDS

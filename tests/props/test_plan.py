@@ -27,13 +27,7 @@ from tests.props.planning import (
     converge,
     snapshots,
 )
-from zkschema.records import (
-    COLLECT,
-    REPLICA,
-    Flow,
-    Journal,
-    Node,
-)
+from zkschema.records import COLLECT, REPLICA, Flow, Journal, Node
 
 
 @pytest.mark.slow

@@ -12,21 +12,8 @@ from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from tests.props.planning import (
-    BOTH,
-    RANGE,
-    apply_all,
-    apply_one,
-    check_legal,
-    intents,
-    nodes_obey,
-)
-from zkschema.records import (
-    Flow,
-    Journal,
-    Node,
-    Partition,
-)
+from tests.props.planning import BOTH, RANGE, apply_all, apply_one, check_legal, intents, nodes_obey
+from zkschema.records import Flow, Journal, Node, Partition
 
 
 @st.composite

@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 
 from flumeng.control.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import Snapshot
-from tests.props.planning import (
-    apply_one,
-    discovered,
-    flows,
-    intents,
-    nodes,
-    nodes_obey,
-    snapshots,
-)
-from zkschema.records import (
-    Maintenance,
-)
+from tests.props.planning import apply_one, discovered, flows, intents, nodes, nodes_obey, snapshots
+from zkschema.records import Maintenance
 
 
 @st.composite

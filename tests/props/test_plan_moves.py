@@ -8,21 +8,8 @@ from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from tests.props.planning import (
-    apply_all,
-    check_legal,
-    converge,
-    nodes_obey,
-)
-from zkschema.records import (
-    COLLECT,
-    Flow,
-    Journal,
-    Node,
-    NodeStatus,
-    Plan,
-    TaskStatus,
-)
+from tests.props.planning import apply_all, check_legal, converge, nodes_obey
+from zkschema.records import COLLECT, Flow, Journal, Node, NodeStatus, Plan, TaskStatus
 
 
 def one_task(owner_live: bool, down: bool = False, desired: str = "active") -> Snapshot:
@@ -173,9 +160,7 @@ def test_suspended_flow_still_receives_and_stopped_flow_still_collects() -> None
     journal = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
     settled = apply_all(
         replace(
-            settled,
-            nodes={"a": replace(settled.nodes["a"], record=both)},
-            journals={"j": journal},
+            settled, nodes={"a": replace(settled.nodes["a"], record=both)}, journals={"j": journal}
         )
     )
 

@@ -135,9 +135,7 @@ class Uneven(World):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ensemble", [Racing, CountedAlone])
-def test_racing_masters_do_not_exceed_the_move_throttle(
-    ensemble: type[Ensemble],
-) -> None:
+def test_racing_masters_do_not_exceed_the_move_throttle(ensemble: type[Ensemble]) -> None:
     """Of flows that read from Kafka."""
     for seed in range(121, 121 + 5 * 40, 5):
         try:

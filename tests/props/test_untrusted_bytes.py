@@ -43,13 +43,7 @@ from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.connectors.objects.seen_hashes import SeenHashes
 from flumeng.connectors.objects.seen_objects import MARK, seen
-from flumeng.connectors.polls import (
-    answers,
-    http_client,
-    http_records,
-    json_paths,
-    sql_state,
-)
+from flumeng.connectors.polls import answers, http_client, http_records, json_paths, sql_state
 from flumeng.connectors.polls.http_poll import State
 from flumeng.connectors.tail import file_position
 from flumeng.connectors.tail.file_position import FileKey, FilePosition

@@ -150,11 +150,7 @@ class FaultyDisk(Disk):
         return self._boots.to_bytes(16, "little")
 
     def power_cut(
-        self,
-        directory: Path,
-        survive: Callable[[str, bytes, bytes], bytes],
-        *,
-        names_survive: bool,
+        self, directory: Path, survive: Callable[[str, bytes, bytes], bytes], *, names_survive: bool
     ) -> None:
         """Bring the files of a dead journal to a state that a power cut may leave.
 

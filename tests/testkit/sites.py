@@ -19,15 +19,7 @@ from flumeng.platform.errors import UnavailableError
 from tests.testkit.cluster import come_live
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
-from zkschema.records import (
-    COLLECT,
-    NodeStatus,
-    Plan,
-    PlannedTask,
-    PushClaim,
-    Record,
-    TaskStatus,
-)
+from zkschema.records import COLLECT, NodeStatus, Plan, PlannedTask, PushClaim, Record, TaskStatus
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)

@@ -68,11 +68,7 @@ class Intents:
         return self._intent
 
     def decide(
-        self,
-        ranges: Sequence[Range],
-        revision: int,
-        splits: int,
-        left_out: Sequence[Range] = (),
+        self, ranges: Sequence[Range], revision: int, splits: int, left_out: Sequence[Range] = ()
     ) -> Intent:
         """Write a batch's intent. Raises ConflictError after another claim, UnavailableError."""
         assert self.open is None, f"{self._path}: a batch is decided already"

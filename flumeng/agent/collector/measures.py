@@ -118,9 +118,7 @@ class TaskCounts:
     from another node, or under another epoch, starts from zero."""
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
     ) -> None:
         self._clock = clock
         self._wall = wall

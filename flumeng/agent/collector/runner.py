@@ -17,14 +17,7 @@ from flumeng.agent.collector.assignment import Assignment, Retries
 from flumeng.agent.collector.outcome import BrokenTogetherError, HungError
 from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.slot_client import SlotClient
-from flumeng.agent.collector.status import (
-    FAILED,
-    RETRYING,
-    RUNNING,
-    STANDBY,
-    STOPPED,
-    StatusReport,
-)
+from flumeng.agent.collector.status import FAILED, RETRYING, RUNNING, STANDBY, STOPPED, StatusReport
 from flumeng.agent.collector.takeover import Surroundings, Takeover
 from flumeng.connectors.api.ranged import UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError

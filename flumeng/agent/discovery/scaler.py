@@ -119,10 +119,7 @@ class Scaler:
             )
 
     def _unsettled(
-        self,
-        record: Partitions,
-        tasks: Mapping[str, PlannedTask],
-        accounts: Mapping[str, Account],
+        self, record: Partitions, tasks: Mapping[str, PlannedTask], accounts: Mapping[str, Account]
     ) -> str:
         """Return why the sample allows no conclusion; empty when all tasks run."""
         assert self._standing is not None

@@ -127,14 +127,10 @@ class CaseFile:
 
     flow: str = option(doc="The flow's file, relative to this one.", example="web-logs.yaml")
     cases: tuple[Case, ...] = option(
-        doc="The cases.",
-        minimum=1,
-        example='[{name: one, input: ["a line"], count: 1}]',
+        doc="The cases.", minimum=1, example='[{name: one, input: ["a line"], count: 1}]'
     )
     source: int = option(
-        doc="The source of the flow that reads the lines, counted from 0.",
-        minimum=0,
-        default=0,
+        doc="The source of the flow that reads the lines, counted from 0.", minimum=0, default=0
     )
     host: str | None = option(doc="The host of all events without one.", default=None)
     ts: str = option(

@@ -35,9 +35,7 @@ class Tried:
 
 
 def tried(
-    spec: FlowSpec,
-    require: Require = lambda _part: None,
-    target_seconds: float = TARGET_SECONDS,
+    spec: FlowSpec, require: Require = lambda _part: None, target_seconds: float = TARGET_SECONDS
 ) -> Iterator[Tried]:
     """Yield the result for each sink, in the order of the file, then for each Kafka source."""
     parts = [*spec.targets, *(part for part in spec.partitioned if part.name == "kafka")]

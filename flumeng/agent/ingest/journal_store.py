@@ -419,12 +419,7 @@ class JournalStore:
             journal = self.replicas.add(made)
         else:
             journal = Journal.create(
-                path,
-                name,
-                durability=durability,
-                state=state,
-                keyring=keyring,
-                disk=self.disk,
+                path, name, durability=durability, state=state, keyring=keyring, disk=self.disk
             )
         key = f", encrypted with key {keyring.current.id}" if keyring else ""
         log.info("journal %s is created, durability %s%s", name, durability, key)

@@ -190,13 +190,7 @@ def next_offsets(events: DataFrame) -> dict[str, int]:
     return {journal: seq + 1 for journal, seq in rows}
 
 
-def commit(
-    offsets: Mapping[str, int],
-    *,
-    flow: str,
-    cursor: str,
-    zookeeper: str = "",
-) -> None:
+def commit(offsets: Mapping[str, int], *, flow: str, cursor: str, zookeeper: str = "") -> None:
     """Move the cursor up to ``offsets``, never back; journals may then drop the events below.
     Raises UserError when there is no such cursor, ConflictError, UnavailableError."""
     hosts = zookeeper or os.environ.get("FLUMENG_ZK", "")

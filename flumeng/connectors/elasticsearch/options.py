@@ -110,9 +110,7 @@ class Elasticsearch(SinkOptions):
         doc="An ingest pipeline of the cluster.", example="geoip", default=None
     )
     routing: str | None = option(
-        doc="The column that routes documents to shards.",
-        example="host",
-        default=None,
+        doc="The column that routes documents to shards.", example="host", default=None
     )
     template: bool = option(
         doc="Install an index template with types for flumeng's columns, unless one of that name "
@@ -128,10 +126,7 @@ class Elasticsearch(SinkOptions):
     )
     username: str | None = option(doc="The user name.", example="flumeng", default=None)
     password: str | None = option(
-        doc="The user's password.",
-        secret=True,
-        example='"${secret:search-password}"',
-        default=None,
+        doc="The user's password.", secret=True, example='"${secret:search-password}"', default=None
     )
     ca: str | None = option(
         doc="The CA file for the cluster's certificates, on each collecting host; by default the "

@@ -226,12 +226,7 @@ def _rows(
 
 
 def _row(number: int | None, rows: bytes | None, failed: Mapping[int, str]) -> pa.RecordBatch:
-    row = {
-        "member": number,
-        "rows": rows,
-        "failed": list(failed),
-        "reasons": list(failed.values()),
-    }
+    row = {"member": number, "rows": rows, "failed": list(failed), "reasons": list(failed.values())}
     return pa.RecordBatch.from_pylist([row], TAKEN_SCHEMA)
 
 

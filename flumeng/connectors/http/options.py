@@ -8,13 +8,7 @@ from typing import ClassVar, Literal
 
 from flumeng.config.component import Guarantee, SourceOptions
 from flumeng.connectors.api.line_options import max_line_bytes
-from flumeng.connectors.network.options import (
-    LISTEN_DOC,
-    PER_PEER_DOC,
-    TLS_DOC,
-    claim,
-    listening,
-)
+from flumeng.connectors.network.options import LISTEN_DOC, PER_PEER_DOC, TLS_DOC, claim, listening
 from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits, SenderAuth
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.platform.options.option import Need, option

@@ -46,8 +46,7 @@ class ReceivedBody:
             )
         if self._coding not in ("", "chunked"):
             raise RefusedError(
-                501,
-                f"Transfer-Encoding {self._coding}: send chunked, compress by Content-Encoding",
+                501, f"Transfer-Encoding {self._coding}: send chunked, compress by Content-Encoding"
             )
         if self._length.isdigit() and int(self._length) > most_bytes:
             raise too_large(most_bytes)

@@ -44,11 +44,7 @@ class HttpSink:
             headers["Content-Encoding"] = options.compression
         self._options = options
         self._endpoint = Endpoint(
-            options.url,
-            options.method,
-            tuple(headers.items()),
-            options.ca,
-            options.timeout_seconds,
+            options.url, options.method, tuple(headers.items()), options.ca, options.timeout_seconds
         )
 
     @property

@@ -26,10 +26,7 @@ class KafkaBrokers:
     )
     username: str | None = option(doc="The user of SASL.", example="flumeng", default=None)
     password: str | None = option(
-        doc="The password of `username`.",
-        example="${secret:kafka}",
-        default=None,
-        secret=True,
+        doc="The password of `username`.", example="${secret:kafka}", default=None, secret=True
     )
     mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = option(
         doc="The mechanism of SASL.", default="SCRAM-SHA-512"

@@ -56,10 +56,7 @@ class KafkaProducer:
         self._all_down_since: float | None = None
         config = producer_config(options, password)
         self._failures: list[Failure] = []
-        config |= {
-            "error_cb": self._on_trouble,
-            "on_delivery": partial(_note, self._failures),
-        }
+        config |= {"error_cb": self._on_trouble, "on_delivery": partial(_note, self._failures)}
         if alone:
             config["batch.num.messages"] = 1
         try:

@@ -66,9 +66,7 @@ class Kafka(KafkaBrokers, SinkOptions):
         doc="The compression of messages.", default="lz4"
     )
     timeout_seconds: float = option(
-        doc="Time limit of a message, with all attempts.",
-        between=(1, 50),
-        default=30,
+        doc="Time limit of a message, with all attempts.", between=(1, 50), default=30
     )
 
     def needs(self) -> Iterator[Need]:

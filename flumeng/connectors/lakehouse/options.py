@@ -116,8 +116,7 @@ class Delta(InStore, TableOptions):
     compression: Compression = option(doc="The compression of files.", default="zstd")
     shared: bool = shared_option()
     credentials: Credentials | None = option(
-        doc="Credentials for S3; by default those of the environment.",
-        default=None,
+        doc="Credentials for S3; by default those of the environment.", default=None
     )
 
     def claims(self) -> Iterator[tuple[str, str]]:
@@ -220,8 +219,7 @@ class Iceberg(TableOptions):
     implementation: ClassVar[str] = "flumeng.connectors.lakehouse.iceberg:IcebergSink"
 
     catalog: Catalog = option(
-        doc="The table's catalog.",
-        example='{type: rest, uri: "https://catalog.example/api"}',
+        doc="The table's catalog.", example='{type: rest, uri: "https://catalog.example/api"}'
     )
     table: str = option(
         doc="Its namespace and name. A missing table is created.",

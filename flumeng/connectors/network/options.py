@@ -66,11 +66,7 @@ class Syslog(SourceOptions):
 
     implementation: ClassVar[str] = "flumeng.connectors.network.sockets:SyslogSource"
 
-    listen: str = option(
-        doc=LISTEN_DOC,
-        check=check_address,
-        example='"0.0.0.0:5514"',
-    )
+    listen: str = option(doc=LISTEN_DOC, check=check_address, example='"0.0.0.0:5514"')
     protocol: Literal["tcp", "udp"] = option(doc="The transport.", default="tcp")
     framing: Literal["auto", "newline", "nul", "octet-counted"] = option(
         doc="How TCP messages are delimited (RFC 6587); `auto` decides by the first byte. With "

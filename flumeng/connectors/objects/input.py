@@ -243,11 +243,7 @@ class LanePositions:
         if given_up is None or (last := given_up.last) is None:
             return reach
         return replace(
-            reach,
-            gone_from=last.start,
-            gone_below=last.end,
-            gone_why=last.why,
-            repeatable=safe,
+            reach, gone_from=last.start, gone_below=last.end, gone_why=last.why, repeatable=safe
         )
 
 

@@ -157,8 +157,7 @@ class ObjectsSource(SourceOptions):
         default=10.0,
     )
     rewritten: Literal["read", "ignore"] = option(
-        doc="Whether an object that was rewritten under its name is read again.",
-        default="read",
+        doc="Whether an object that was rewritten under its name is read again.", default="read"
     )
     written_from: str | None = option(
         doc="Read only objects that were written at this time or later.",

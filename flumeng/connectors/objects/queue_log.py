@@ -58,12 +58,7 @@ class QueueLog:
     """Writer of one queue. Unusable after any error: the state in ZooKeeper is unknown then."""
 
     def __init__(
-        self,
-        store: Store,
-        flow: str,
-        head: Versioned[Queue],
-        files: SeenFiles | None,
-        weigh: Weigh,
+        self, store: Store, flow: str, head: Versioned[Queue], files: SeenFiles | None, weigh: Weigh
     ) -> None:
         self.weigh = weigh
         self._store = store

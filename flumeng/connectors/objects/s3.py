@@ -36,9 +36,7 @@ try:
         MetadataRetrievalError,
         SSLError,
     )
-    from botocore.exceptions import (
-        ConnectionError as NotConnected,
-    )
+    from botocore.exceptions import ConnectionError as NotConnected
     from botocore.parsers import ResponseParserError
 except ModuleNotFoundError as missing:
     raise UserError(

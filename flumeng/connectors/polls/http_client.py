@@ -193,8 +193,7 @@ class HttpClient:
                 body=request.body,
                 headers=headers,
                 timeout=urllib3.Timeout(
-                    connect=min(CONNECT_SECONDS, self._timeout_seconds),
-                    read=self._timeout_seconds,
+                    connect=min(CONNECT_SECONDS, self._timeout_seconds), read=self._timeout_seconds
                 ),
                 retries=False,
                 redirect=False,

@@ -61,8 +61,7 @@ class OAuth2:
         doc="The client's secret.", secret=True, example="${secret:api-client}"
     )
     credentials_in: Literal["header", "body"] = option(
-        doc="Where both are sent: in the header `Authorization`, or in the form.",
-        default="header",
+        doc="Where both are sent: in the header `Authorization`, or in the form.", default="header"
     )
     parameters: Mapping[str, str] = option(
         doc="Further parameters in the form.", example="{scope: logs.read}", factory=dict

@@ -94,11 +94,7 @@ class FilePosition:
     def at_start(self, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
         """Return the start of another file with the same paths."""
         return FilePosition(
-            self.path,
-            self.folder,
-            size=size,
-            modified_ns=modified_ns,
-            file_name=self.file_name,
+            self.path, self.folder, size=size, modified_ns=modified_ns, file_name=self.file_name
         )
 
     @property

@@ -225,10 +225,7 @@ class TrackedFiles:
         return others
 
     def _locate(
-        self,
-        hits: Mapping[FileKey, Sight],
-        sights: Mapping[FileKey, Sight | None],
-        now: float,
+        self, hits: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None], now: float
     ) -> dict[str, FilePosition]:
         """Update the path of each file; return the positions of renamed ones by old path."""
         renamed = {}

@@ -166,9 +166,7 @@ _NUMBERS = (
     ),
     _limit("maintenance_enter", "and when they exceed this share of all active nodes", most=1),
     _limit(
-        "maintenance_leave",
-        "automatic maintenance ends when at most this share is missing",
-        most=1,
+        "maintenance_leave", "automatic maintenance ends when at most this share is missing", most=1
     ),
     _limit(
         "maintenance_window_seconds",

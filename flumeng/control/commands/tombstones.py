@@ -7,16 +7,7 @@ from collections.abc import Collection
 from flumeng.config.flow_names import whole_of
 from flumeng.control.commands.lookup import found_by_name, readable_by_name
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import (
-    ABSENT,
-    ANY,
-    Put,
-    ReadableStore,
-    Remove,
-    Store,
-    Write,
-    tree,
-)
+from flumeng.control.zookeeper import ABSENT, ANY, Put, ReadableStore, Remove, Store, Write, tree
 from zkschema import paths, records
 
 KEEP_TOMBSTONES = 500

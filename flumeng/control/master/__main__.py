@@ -16,10 +16,6 @@ given = parser.parse_args()
 logs.to_stderr("master")
 processes.die_with_parent()
 try:
-    run(
-        given.hosts,
-        session_seconds=given.session_seconds,
-        metrics_channel=given.metrics_channel,
-    )
+    run(given.hosts, session_seconds=given.session_seconds, metrics_channel=given.metrics_channel)
 except UserError as problem:
     sys.exit(str(problem))

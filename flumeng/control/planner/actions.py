@@ -85,10 +85,7 @@ class Assign(_Written):
 
     def writes(self) -> Sequence[Write]:
         checks = [Check(paths.plan(flow), version) for flow, version in self.plans]
-        return [
-            *checks,
-            *assignment_writes(self.node, self.assignment, self.before, self.expect),
-        ]
+        return [*checks, *assignment_writes(self.node, self.assignment, self.before, self.expect)]
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,7 @@ Tasks = Mapping[Key, AssignedTask]
 
 
 def assign(
-    snapshot: Snapshot,
-    index: PlacementIndex,
-    nodes: Iterable[str],
-    replicas: ReplicaIndex,
+    snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str], replicas: ReplicaIndex
 ) -> list[Assign]:
     takes: list[Assign] = []
     gives: list[Assign] = []
@@ -54,9 +51,7 @@ def assign(
         if kept != current:
             takes += _steps(view, current, kept, snapshot, gives=False)
             view = replace(
-                view,
-                assignment=takes[-1].assignment,
-                assignment_version=takes[-1].version_after,
+                view, assignment=takes[-1].assignment, assignment_version=takes[-1].version_after
             )
             if planned == kept:
                 continue

@@ -94,10 +94,7 @@ def status(
 
 
 def _lags(
-    flows: Sequence[FlowRow],
-    acks: Sequence[AckRow],
-    accounts: Mapping[str, Account],
-    now: float,
+    flows: Sequence[FlowRow], acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float
 ) -> dict[str, FlowLag]:
     of_flow: dict[str, list[AckRow]] = {flow.flow: [] for flow in flows}
     for ack in acks:

@@ -40,8 +40,7 @@ def silent(
 
 
 def planning_masters(
-    live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable],
-    silent: Collection[str] = (),
+    live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], silent: Collection[str] = ()
 ) -> dict[str, frozenset[str]]:
     """Return each planning master with the flows it cannot plan; all live ones when none plans."""
     planning: dict[str, frozenset[str]] = {}
@@ -91,13 +90,7 @@ WATCHED: tuple[Path, ...] = (
     paths.cluster(),
     paths.moves(),
 )
-OF_FLOW = (
-    paths.flow,
-    paths.plan,
-    paths.plan_bucket,
-    paths.partitions,
-    paths.partitions_bucket,
-)
+OF_FLOW = (paths.flow, paths.plan, paths.plan_bucket, paths.partitions, paths.partitions_bucket)
 OF_NODE = (paths.node, paths.assignment, paths.assignment_page, paths.status, paths.live_node)
 SHARDS = (paths.plan_bucket, paths.assignment_page, paths.partitions_bucket)
 READ = frozenset(

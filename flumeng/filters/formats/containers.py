@@ -51,8 +51,7 @@ class CriLines:
             (behind == 0) | (behind == ord(" ")) | (behind == ord(":"))
         )
         self.unread = pc.coalesce(
-            because("cri: no stream", ~has_stream),
-            because("cri: no tag", ~self.tagged),
+            because("cri: no stream", ~has_stream), because("cri: no tag", ~self.tagged)
         )
 
     @property

@@ -55,8 +55,7 @@ class CsvReader:
             records = _Records(self, pc.fill_null(bodies, b""))
         counted = records.counts == len(self.schema)
         unread = pc.coalesce(
-            because(MALFORMED, malformed),
-            because(f"csv: not {len(self.schema)} fields", ~counted),
+            because(MALFORMED, malformed), because(f"csv: not {len(self.schema)} fields", ~counted)
         )
         misfits = pa.nulls(len(bodies), pa.string())
         columns = []

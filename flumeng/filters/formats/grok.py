@@ -13,12 +13,7 @@ from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import Mask, text
 from flumeng.filters import ddl
 from flumeng.filters.formats import Parsed
-from flumeng.filters.formats.fields import (
-    Field,
-    columns_of_fields,
-    parsed_of,
-    require_own_types,
-)
+from flumeng.filters.formats.fields import Field, columns_of_fields, parsed_of, require_own_types
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.options import grok
 from flumeng.filters.options.parse import Parse

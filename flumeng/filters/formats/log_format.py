@@ -14,12 +14,7 @@ from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, t
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import ddl
 from flumeng.filters.formats import Parsed, Reader
-from flumeng.filters.formats.access_log import (
-    TIME_WIDTH,
-    AccessLogReader,
-    request_parts,
-    times,
-)
+from flumeng.filters.formats.access_log import TIME_WIDTH, AccessLogReader, request_parts, times
 from flumeng.filters.formats.escapes import behind_backslash, unescape
 from flumeng.filters.formats.fields import parsed_of
 from flumeng.filters.formats.pairs import typed

@@ -52,10 +52,7 @@ class Sql(FilterOptions):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if len({name.lower() for name in self.tables}) < len(self.tables):
-            yield (
-                "tables",
-                "two names differ only in case, which Spark ignores",
-            )
+            yield ("tables", "two names differ only in case, which Spark ignores")
 
     @property
     def unsteady(self) -> str | None:

@@ -122,12 +122,7 @@ class Journal:
         return directories.find(directory)
 
     def __init__(
-        self,
-        directory: Path,
-        limits: Limits,
-        segment_bytes: int,
-        keep_free_bytes: int,
-        disk: Disk,
+        self, directory: Path, limits: Limits, segment_bytes: int, keep_free_bytes: int, disk: Disk
     ) -> None:
         self.id = directory.name
         self.limits = limits

@@ -92,12 +92,7 @@ class ReplicaJournal(Journal):
             )
 
     def __init__(
-        self,
-        directory: Path,
-        limits: Limits,
-        segment_bytes: int,
-        keep_free_bytes: int,
-        disk: Disk,
+        self, directory: Path, limits: Limits, segment_bytes: int, keep_free_bytes: int, disk: Disk
     ) -> None:
         self.replica = replicas.read(directory)
         super().__init__(directory, limits, segment_bytes, keep_free_bytes, disk)

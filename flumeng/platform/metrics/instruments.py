@@ -57,8 +57,7 @@ class Instruments:
 
     def serve_parent(self, descriptor: int) -> None:
         channel.serve(
-            descriptor,
-            {METRICS: self.metrics, HEALTH: lambda: "\n".join(self.unready()).encode()},
+            descriptor, {METRICS: self.metrics, HEALTH: lambda: "\n".join(self.unready()).encode()}
         )
 
     def _ask(self, what: str) -> dict[str, bytes | None]:

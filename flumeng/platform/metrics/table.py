@@ -348,9 +348,7 @@ COLLECT_LAST_SUCCESS = _flow_gauge(
     largest=True,
 )
 COLLECT_FAILURES = _flow_counter(
-    "flumeng_collect_failures_total",
-    "How often a task had to begin again, by cause.",
-    "cause",
+    "flumeng_collect_failures_total", "How often a task had to begin again, by cause.", "cause"
 )
 SINK_RETRIES = _flow_counter(
     "flumeng_sink_retries_total",

@@ -123,9 +123,7 @@ def load(*roles: Role) -> Credentials | None:
 
 
 def _belong_together(credentials: Credentials) -> bool:
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415  as above
-        load_pem_private_key,
-    )
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415  as above
 
     try:
         key = load_pem_private_key(credentials.key, None)

@@ -11,11 +11,7 @@ import pyarrow as pa
 from flumeng.config import registry
 from flumeng.connectors.api import RangedInput
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.ranged.runtime import (
-    RangedReader,
-    name_and_incarnation,
-    partition_name,
-)
+from flumeng.connectors.ranged.runtime import RangedReader, name_and_incarnation, partition_name
 from flumeng_testkit.component import ComponentContract
 
 

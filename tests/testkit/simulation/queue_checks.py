@@ -253,8 +253,7 @@ class QueueChecks:
             most = math.inf if offset in lane.excused else self._most
             self._require(times <= most, f"{at} is {times} times in the target")
             self._require(
-                not over or not times or not self._strict,
-                f"{at} has failed, and is in the target",
+                not over or not times or not self._strict, f"{at} has failed, and is in the target"
             )
         lane.acked = max(lane.acked, ack.offset)
 

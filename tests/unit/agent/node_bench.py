@@ -24,12 +24,7 @@ TEXT = "{{flow: {}, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [noop]}
 
 def task(flow: str, epoch: int = 1, revision: int = 1) -> AssignedTask:
     return AssignedTask(
-        flow=flow,
-        task="ingest.n1",
-        kind=INGEST,
-        epoch=epoch,
-        revision=revision,
-        state="running",
+        flow=flow, task="ingest.n1", kind=INGEST, epoch=epoch, revision=revision, state="running"
     )
 
 
@@ -53,12 +48,7 @@ class Bench:
         self.home.close()
         self.home = DataDirectory(self.data)
         self.node = SteppedNode(
-            settings,
-            self.home,
-            self.store,
-            lambda: self.now,
-            self.child,
-            signers=self.signers,
+            settings, self.home, self.store, lambda: self.now, self.child, signers=self.signers
         )
         self.node.begin()
         self.node.turn()

@@ -344,9 +344,7 @@ def test_two_owners_may_take_turns_at_any_two_steps(tmp_path: Path) -> None:
             world.check_done()
 
 
-def test_owner_that_wakes_up_late_removes_no_staged_file_of_a_later_one(
-    tmp_path: Path,
-) -> None:
+def test_owner_that_wakes_up_late_removes_no_staged_file_of_a_later_one(tmp_path: Path) -> None:
     """It claimed, slept while a later owner staged, and slept again while that one decided."""
     names = World(tmp_path / "counted").collect(1).names
     decides = [place for place, name in enumerate(names) if name == "before commit"][1]
@@ -404,9 +402,7 @@ def test_three_owners_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> 
 
 
 @pytest.mark.slow
-def test_lost_answer_is_settled_by_comparing_or_by_claiming_again(
-    tmp_path: Path,
-) -> None:
+def test_lost_answer_is_settled_by_comparing_or_by_claiming_again(tmp_path: Path) -> None:
     """A write may have happened although the caller got an error that ZooKeeper is away."""
     raised = 0
 

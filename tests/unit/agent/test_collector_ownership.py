@@ -118,9 +118,7 @@ def test_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(world
     assert world.ack() == 101
 
 
-def test_handoff_delivers_present_events_once_in_as_many_batches_as_needed(
-    world: World,
-) -> None:
+def test_handoff_delivers_present_events_once_in_as_many_batches_as_needed(world: World) -> None:
     pipeline = ScriptedPipeline(spec(seconds=3600.0))
     world.safe[JOURNAL] = 40
     runner = world.run(pipeline)

@@ -248,9 +248,7 @@ def test_lost_transaction_is_not_taken_for_ours_once_another_has_claimed(
     assert found.value == Ack(epoch=epoch, offset=1 if lost == "reply" else 0)
 
 
-def test_no_task_waits_for_ever_when_the_outcome_is_unknown(
-    store: WatchedStore,
-) -> None:
+def test_no_task_waits_for_ever_when_the_outcome_is_unknown(store: WatchedStore) -> None:
     publisher = Publisher(store, gap_seconds=GAP_SECONDS, settle_seconds=0.1)
     acks = claim(store, publisher, "a")
     store.cut()

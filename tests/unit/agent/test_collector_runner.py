@@ -123,9 +123,7 @@ def test_failed_batch_is_reported_once_and_retried_from_the_ack(
     assert world.counted(table.COLLECT_FAILURES) == {("web", "failed"): 2}
 
 
-def test_task_is_unhealthy_after_three_failures_until_all_is_delivered(
-    world: World,
-) -> None:
+def test_task_is_unhealthy_after_three_failures_until_all_is_delivered(world: World) -> None:
     tries = []
 
     def fail_thrice(ranges: Sequence[Range]) -> None:

@@ -199,9 +199,7 @@ def test_batches_of_a_shared_job_are_small_for_any_batch_size(world: World) -> N
 
 
 @pytest.mark.parametrize("hang_seconds", [0.3])
-def test_hanging_batch_is_given_up_reported_and_repeated_and_harms_no_other(
-    world: World,
-) -> None:
+def test_hanging_batch_is_given_up_reported_and_repeated_and_harms_no_other(world: World) -> None:
     may_end = threading.Event()
     tries = []
 
@@ -288,9 +286,7 @@ def look(world: World, end: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("hang_seconds", [0.3])
-def test_job_that_the_engine_does_not_cancel_is_reported(
-    world: World,
-) -> None:
+def test_job_that_the_engine_does_not_cancel_is_reported(world: World) -> None:
     may_end = threading.Event()
     journal = world.run(0, ScriptedPipeline(world.spec, lambda _: waited(may_end)))
     world.append(journal, 10)

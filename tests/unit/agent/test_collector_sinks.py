@@ -184,9 +184,7 @@ def test_column_of_too_many_values_makes_batches_small_and_few_files(tmp_path: P
     assert len(list((tmp_path / "staging").iterdir())) <= 11
 
 
-def test_success_marker_follows_the_files_of_its_commit_once_per_directory(
-    tmp_path: Path,
-) -> None:
+def test_success_marker_follows_the_files_of_its_commit_once_per_directory(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake/%H", "text", "none", marker=True)
     rows = stage(tmp_path, options, batch(b"a", b"b", hours=[0, 1]))
     again = StageFiles(options, f"{tmp_path}/staging")(iter([batch(b"c")]))

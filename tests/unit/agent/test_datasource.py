@@ -136,12 +136,9 @@ def test_only_the_last_taker_of_a_cursor_moves_it(store: FakeStore) -> None:
     assert second.offsets() == {A: 4}
 
 
-def test_reader_overtaken_between_its_look_and_its_write_moves_nothing(
-    store: FakeStore,
-) -> None:
+def test_reader_overtaken_between_its_look_and_its_write_moves_nothing(store: FakeStore) -> None:
     overtaken = ScriptedStore(
-        store.tree,
-        before_commit=once(lambda: take(store), concerns(paths.ack("web", "report", A))),
+        store.tree, before_commit=once(lambda: take(store), concerns(paths.ack("web", "report", A)))
     )
     cursor = Cursor.take(
         overtaken, "web", "report", keep_seconds=100.0, begin=dict, wall=lambda: NOON

@@ -97,11 +97,7 @@ def test_json_output_is_that_of_the_sinks(flow: str) -> None:
         "body": "junk",
         "ts": "2026-11-23T12:00:00.000000Z",
         "host": "ten",
-        "attrs": {
-            "source": "syslog",
-            "peer": "192.0.2.1:7",
-            "parse_error": "syslog: no priority",
-        },
+        "attrs": {"source": "syslog", "peer": "192.0.2.1:7", "parse_error": "syslog: no priority"},
         "journal": "trial",
         "seq": 1,
         "replayed": False,

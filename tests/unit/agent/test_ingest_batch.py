@@ -36,12 +36,7 @@ def built(blocks: Sequence[ReceivedBlock]) -> tuple[list[Build], list[batch.Coun
 
 def events(frames: list[Build]) -> list[tuple[bytes, int, str, dict[str, str]]]:
     return [
-        (
-            row["body"],
-            int(row["ts"].timestamp() * 1e6 + 0.5),
-            row["host"],
-            dict(row["attrs"]),
-        )
+        (row["body"], int(row["ts"].timestamp() * 1e6 + 0.5), row["host"], dict(row["attrs"]))
         for frame, _ in frames
         for row in frame.to_pylist()
     ]

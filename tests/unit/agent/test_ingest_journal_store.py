@@ -41,9 +41,7 @@ def stop_flow(journal_store: JournalStore, journal: str) -> None:
     assert not journal_store.journals
 
 
-def test_a_flow_that_comes_back_after_its_journal_went_goes_on_where_it_was(
-    tmp_path: Path,
-) -> None:
+def test_a_flow_that_comes_back_after_its_journal_went_goes_on_where_it_was(tmp_path: Path) -> None:
     """Else a tailed file would be delivered a second time."""
     journal_store = JournalStore(tmp_path, "n1")
     stop_flow(journal_store, read_to(journal_store, 250))
@@ -78,9 +76,7 @@ def test_new_journal_on_a_full_disk_keeps_the_state_of_the_last_one(tmp_path: Pa
     again.close()
 
 
-def test_worker_keeps_its_journals_and_the_first_drains_unassigned_ones(
-    tmp_path: Path,
-) -> None:
+def test_worker_keeps_its_journals_and_the_first_drains_unassigned_ones(tmp_path: Path) -> None:
     pair = [JournalStore(tmp_path, "n1", WorkerGroup(number, 2)) for number in (0, 1)]
     journals = [journal_store.take("web") for journal_store in pair]
     assert [maker_of(journal.id) for journal in journals] == [0, 1]
@@ -272,9 +268,7 @@ def test_failed_journal_does_not_keep_others_from_being_closed(tmp_path: Path) -
     journal_store.close()
 
 
-def test_files_in_a_prepared_data_directory_are_private(
-    tmp_path: Path,
-) -> None:
+def test_files_in_a_prepared_data_directory_are_private(tmp_path: Path) -> None:
     """Paths of files are in the sources' state, and events in the journals."""
     for made in ("sources/0", "journals/0"):
         (tmp_path / made).mkdir(parents=True, mode=0o755)
@@ -318,11 +312,7 @@ def journal_of_ten(place: Path) -> tuple[JournalStore, str]:
 
 @pytest.mark.parametrize(
     ("seen", "restored", "why"),
-    [
-        (11, False, "events up to seq 11"),
-        (None, False, "unknown"),
-        (0, True, "copied or restored"),
-    ],
+    [(11, False, "events up to seq 11"), (None, False, "unknown"), (0, True, "copied or restored")],
 )
 def test_restored_journal_takes_no_events_where_readers_may_be_ahead(
     tmp_path: Path, seen: int | None, restored: bool, why: str
@@ -343,9 +333,7 @@ def test_restored_journal_takes_no_events_where_readers_may_be_ahead(
     again.close()
 
 
-def test_restored_journal_takes_events_where_no_reader_passed_its_end(
-    tmp_path: Path,
-) -> None:
+def test_restored_journal_takes_events_where_no_reader_passed_its_end(tmp_path: Path) -> None:
     again, name = journal_of_ten(tmp_path)
     again.earlier.tell({name: 10}, restored=False)
     assert again.take("web").id == name
@@ -353,9 +341,7 @@ def test_restored_journal_takes_events_where_no_reader_passed_its_end(
     again.close()
 
 
-def test_journal_made_after_a_restore_is_not_checked_against_older_acks(
-    tmp_path: Path,
-) -> None:
+def test_journal_made_after_a_restore_is_not_checked_against_older_acks(tmp_path: Path) -> None:
     """A worker that crashes gets the same restore message again."""
     again, name = journal_of_ten(tmp_path)
     again.earlier.tell({name: None}, restored=True)

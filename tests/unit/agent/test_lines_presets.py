@@ -52,9 +52,7 @@ def test_lines_that_start_nothing_keep_a_new_reader_in_its_first_state(preset: s
 
 
 @pytest.mark.parametrize("preset", TRACES)
-def test_line_of_undecided_kind_starts_no_event_unless_both_kinds_do(
-    preset: str,
-) -> None:
+def test_line_of_undecided_kind_starts_no_event_unless_both_kinds_do(preset: str) -> None:
     """LEAD for OTHER joins more lines and never fewer, so that nothing is emitted too early."""
     machine = Machine.of(TRACES[preset])
     other, lead = len(machine.names) - 2, len(machine.names) - 1

@@ -43,9 +43,7 @@ def told(store: FakeStore) -> tuple[StoryLine, ...]:
     return found.value.lines if found else ()
 
 
-def test_machine_remembers_changes_of_node_children_and_tasks(
-    clock: Clock,
-) -> None:
+def test_machine_remembers_changes_of_node_children_and_tasks(clock: Clock) -> None:
     machine = Machine((INGEST,), clock)
     machine.handle(Assigned(7, Assignment(), {}))
     machine.handle(Reported("ingest.0", {"type": "ready"}))

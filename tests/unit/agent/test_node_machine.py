@@ -80,9 +80,7 @@ def running(machine: Machine) -> None:
     machine.handle(ready(COLLECT))
 
 
-def test_ingest_starts_at_once_and_is_configured_by_the_first_assignment(
-    machine: Machine,
-) -> None:
+def test_ingest_starts_at_once_and_is_configured_by_the_first_assignment(machine: Machine) -> None:
     """An empty configuration would close every journal."""
     assert machine.handle(Tick()) == [Start(WORKER)]
     assert machine.handle(ready(WORKER, "h:1")) == []
@@ -90,9 +88,7 @@ def test_ingest_starts_at_once_and_is_configured_by_the_first_assignment(
     assert configured(machine.handle(wanted(INGEST))) == ["ingest.0: ['ingest.0']"]
 
 
-def test_status_has_the_spark_ui_of_the_collector_while_it_runs(
-    machine: Machine,
-) -> None:
+def test_status_has_the_spark_ui_of_the_collector_while_it_runs(machine: Machine) -> None:
     machine.handle(Tick())
     machine.handle(wanted(COLLECT))
     assert machine.status.spark_ui == ""
@@ -288,9 +284,7 @@ def test_each_worker_gets_the_acks_of_its_own_journals(pair: Machine) -> None:
     pair.handle(Ended("ingest.1", -9))
 
 
-def test_worker_that_holds_a_replica_gets_its_acks_for_any_maker(
-    pair: Machine,
-) -> None:
+def test_worker_that_holds_a_replica_gets_its_acks_for_any_maker(pair: Machine) -> None:
     name = "f.m.1.a"
     pair.handle(Reported("ingest.0", {**status("ingest.0").message, "replicas": {name: "n/1"}}))
     told = pair.handle(Acked({name: 5}, (name,)))
@@ -441,9 +435,7 @@ def on_spark(version: int, **spark: str) -> Assigned:
     return replace(before, assignment=replace(before.assignment, spark=spark))
 
 
-def test_collector_that_is_not_needed_any_more_when_ready_is_stopped(
-    machine: Machine,
-) -> None:
+def test_collector_that_is_not_needed_any_more_when_ready_is_stopped(machine: Machine) -> None:
     """A node begins with its stored assignment, and learns then that others took over."""
     machine.handle(Tick())
     assert Start(COLLECT) in machine.handle(wanted(COLLECT))
@@ -482,9 +474,7 @@ def test_collector_started_with_outdated_settings_is_ended(machine: Machine, clo
     assert machine.children["collect"].spark == {}
 
 
-def test_discovery_has_a_process_of_its_own_while_it_has_tasks(
-    machine: Machine,
-) -> None:
+def test_discovery_has_a_process_of_its_own_while_it_has_tasks(machine: Machine) -> None:
     running(machine)
     assert Start(DISCOVER) not in machine.handle(Tick())
     assert Start(DISCOVER) in machine.handle(wanted(INGEST, COLLECT, DISCOVER, version=2))
@@ -640,9 +630,7 @@ def test_replicas_of_this_node_are_known_while_their_worker_runs(pair: Machine) 
     assert pair.replicas == {}
 
 
-def test_worker_gets_the_read_positions_of_its_journals_before_its_tasks(
-    clock: Clock,
-) -> None:
+def test_worker_gets_the_read_positions_of_its_journals_before_its_tasks(clock: Clock) -> None:
     """Without them it would take events into a journal that ends below its readers."""
     pair = Machine((INGEST,), clock, workers=2)
     pair.handle(Past({"f.n1.0.a": 7, "f.n1.1.b": None}, restored=True))

@@ -257,9 +257,7 @@ def test_only_the_requested_journals_are_read(cluster: FakeTree) -> None:
     assert registration.journals.acks(["web.n1.0.2", "web.other.0.1"]).acks == {"web.n1.0.2": 2}
 
 
-def test_removed_live_znode_is_restored_at_the_next_look(
-    cluster: FakeTree,
-) -> None:
+def test_removed_live_znode_is_restored_at_the_next_look(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     registration = Registration(store, identity(), DISK)
     registration.register()

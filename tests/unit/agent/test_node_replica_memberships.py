@@ -20,14 +20,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.tidying import remove_gone
 from flumeng.control.snapshot.reader import Reader
-from flumeng.control.zookeeper import (
-    ABSENT,
-    ANY,
-    Found,
-    Path,
-    Unreadable,
-    tree,
-)
+from flumeng.control.zookeeper import ABSENT, ANY, Found, Path, Unreadable, tree
 from flumeng.journal.replication.membership import Membership
 from flumeng.platform.errors import ConflictError, ForbiddenError
 from tests.testkit.clock import Clock
@@ -154,9 +147,7 @@ class Hiding(FakeStore):
         ]
 
 
-def test_replica_with_a_long_hidden_and_unassigned_record_is_unwanted(
-    store: FakeStore,
-) -> None:
+def test_replica_with_a_long_hidden_and_unassigned_record_is_unwanted(store: FakeStore) -> None:
     """In a secured cluster a node that holds none any more may not read the record."""
     put(store, OURS, replicas=("n2", "n3"))
     clock = Clock(0.0)

@@ -280,9 +280,7 @@ def test_two_replicas_do_not_make_each_others_commits_fail(world: World) -> None
         assert not {"failed", "stopped"}.intersection(host.states)
 
 
-def test_replica_whose_time_is_over_is_superseded_and_has_not_failed(
-    world: World,
-) -> None:
+def test_replica_whose_time_is_over_is_superseded_and_has_not_failed(world: World) -> None:
     """The owner's node is cut off in the middle of a batch, which it finishes after the standby has
     taken over."""
     may_end, first = Event(), []

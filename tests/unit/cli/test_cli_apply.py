@@ -152,9 +152,7 @@ def test_json_lists_the_files_for_any_error_of_the_command(
     assert all("did not answer" in row["error"] for row in rows)
 
 
-def test_damaged_text_is_replaced_by_apply_and_a_damaged_flow_is_refused(
-    store: FakeStore,
-) -> None:
+def test_damaged_text_is_replaced_by_apply_and_a_damaged_flow_is_refused(store: FakeStore) -> None:
     apply_flow(Operator(store, *SIGN), text("a"))
     apply_flow(Operator(store, *SIGN), text("b"))
     spoil(store, "/flows/a/revisions/1")

@@ -144,12 +144,7 @@ def test_validate_gives_problems_as_json(shell: Shell, write_flow: Callable[...,
     result = shell.run("flow", "validate", file, "--json")
     assert result.exit_code == 2
     assert json.loads(result.stdout) == [
-        {
-            "file": str(file),
-            "line": 3,
-            "path": "sinks",
-            "message": "expected at least one entry",
-        }
+        {"file": str(file), "line": 3, "path": "sinks", "message": "expected at least one entry"}
     ]
 
 

@@ -364,9 +364,7 @@ def damage_bodies(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_damage_that_shows_only_in_whole_letters_stops_no_other_file(
-    tmp_path: Path,
-) -> None:
+def test_damage_that_shows_only_in_whole_letters_stops_no_other_file(tmp_path: Path) -> None:
     flow = Flow(tmp_path, "parquet")
     flow.bury(letter(1), letter(2, place=SINK))
     torn = flow.bury(letter(3), letter(4, place=SINK))

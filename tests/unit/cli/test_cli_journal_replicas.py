@@ -377,9 +377,7 @@ def test_repair_refuses_to_give_up_events_of_nodes_that_are_down(
     assert journal(store).primary == "n1"
 
 
-def test_repair_of_a_replica_needs_its_cluster_first(
-    tmp_path: Path,
-) -> None:
+def test_repair_of_a_replica_needs_its_cluster_first(tmp_path: Path) -> None:
     directory = damaged_replica(tmp_path / "copies", "n2/b")
     done = CliRunner().invoke(cli_tree, ["journal", "repair", str(directory)])
     assert done.exit_code == 2

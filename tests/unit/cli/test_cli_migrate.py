@@ -113,10 +113,7 @@ def test_tree_is_migrated_while_new_processes_run(shell: Shell, old: FakeStore) 
     assert shell.json("schema", "migrate") == {"version": NEXT, "pending": [], "older": []}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [paths.live_node("n0"), paths.live_master("m0")],
-)
+@pytest.mark.parametrize("path", [paths.live_node("n0"), paths.live_master("m0")])
 def test_tree_is_not_migrated_while_an_older_process_runs(
     shell: Shell, old: FakeStore, path: paths.ZPath[Any]
 ) -> None:

@@ -483,9 +483,7 @@ def test_render_shows_the_desired_content_of_a_site(pushing: Pushing) -> None:
     assert (wrong.exit_code, "sites/s1/flows/web.yaml:2" in wrong.stderr) == (2, True)
 
 
-def test_unreadable_site_does_not_keep_others_from_rolling_back(
-    pushing: Pushing,
-) -> None:
+def test_unreadable_site_does_not_keep_others_from_rolling_back(pushing: Pushing) -> None:
     pushing.applied()
     pushing.sites.trees["s1"].znodes[str(paths.push())].data = b"damaged"
     back = pushing.run("rollback", "--yes")

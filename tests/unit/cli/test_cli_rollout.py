@@ -221,9 +221,7 @@ def test_revision_applied_without_live_nodes_is_unproven_when_they_return(cluste
     assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]
 
 
-def test_text_to_roll_back_to_is_kept_over_any_number_of_later_revisions(
-    cluster: Cluster,
-) -> None:
+def test_text_to_roll_back_to_is_kept_over_any_number_of_later_revisions(cluster: Cluster) -> None:
     store = cluster.store
     for number in range(KEEP_REVISIONS + 5):
         apply_flow(Operator(store, *SIGN), f"{FLOW}# {number}\n")

@@ -182,9 +182,7 @@ def test_json_of_all_sites_gives_the_reason_for_an_unreadable_site(shell: Shell)
     assert {row["site"] for row in shell.json("flow", "list", "--all-sites")} == {"fra", "lon"}
 
 
-def test_site_without_its_secret_is_not_connected_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_site_without_its_secret_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLUMENG_SECRETS", raising=False)
     with pytest.raises(UserError, match="there is no secret fra-zookeeper: set FLUMENG_SECRET_FRA"):
         open_site(Site("fra", "127.0.0.1:1/c", credential="${secret:fra-zookeeper}"))

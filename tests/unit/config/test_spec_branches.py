@@ -39,10 +39,7 @@ def test_sinks_are_numbered_depth_first_and_found_by_branch_names() -> None:
         ("sinks[0].console",) * 2,
         ("branches[0].sinks[0].files", "branches[errors].sinks[0].files"),
         ("branches[0].sinks[1].noop", "branches[errors].sinks[1].noop"),
-        (
-            "branches[1].branches[0].sinks[0].files",
-            "branches[rest].branches[auth].sinks[0].files",
-        ),
+        ("branches[1].branches[0].sinks[0].files", "branches[rest].branches[auth].sinks[0].files"),
         ("branches[1].branches[1].sinks[0].files", "branches[rest].branches[all].sinks[0].files"),
     ]
     names = [sink.name for sink in spec.all_sinks]

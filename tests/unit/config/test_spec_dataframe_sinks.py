@@ -38,10 +38,7 @@ def problem(sink: str, delivery: str = "at-least-once") -> str:
         ("spark: {format: parquet, path: '/lake/%Y'}", "expected a directory without patterns"),
         ("spark: {format: parquet, path: /l, table: a.b}", "expected path or table, not both"),
         ("spark: {format: parquet, table: events}", "expected a table of a catalog"),
-        (
-            "spark: {format: csv, options: {Path: /etc}}",
-            "the path or table in the sink's own",
-        ),
+        ("spark: {format: csv, options: {Path: /etc}}", "the path or table in the sink's own"),
         ("spark: {format: jdbc, options: {password: x}}", "expected a reference to a secret"),
         ("spark: {format: jdbc, options: {fs.s3a.access.key: x}}", "a reference to a secret"),
         ("spark: {format: csv, path: /l, options: {fs.defaultFS: x}}", "a name without a dot"),
@@ -107,10 +104,7 @@ TABLE = "{csv: /etc/apps.csv, schema: 'host STRING, team STRING'}"
     [
         (f"{{on: [app], table: {TABLE}}}", "no column app in the events; "),
         ("{on: [host], table: {csv: /x, schema: 'app STRING'}}", "no column host in the table"),
-        (
-            "{on: [host], table: {csv: /x, schema: 'host INT'}}",
-            "is a string in the events and a",
-        ),
+        ("{on: [host], table: {csv: /x, schema: 'host INT'}}", "is a string in the events and a"),
         ("{on: [host], table: {csv: /x, schema: 'host STRING'}}", "only the columns of on"),
         ("{on: [host], table: {csv: /x, schema: 'host STRING, ts DATE'}}", "a column ts already"),
         (
@@ -119,10 +113,7 @@ TABLE = "{csv: /etc/apps.csv, schema: 'host STRING, team STRING'}"
         ),
         ("{on: [host], table: {schema: 'host STRING'}}", "expected one of csv, parquet"),
         ("{on: [], table: {csv: /x, schema: 'host STRING'}}", "expected at least one entry"),
-        (
-            "{on: [host], table: {csv: x.csv, schema: 'a INT'}}",
-            "expected an absolute path",
-        ),
+        ("{on: [host], table: {csv: x.csv, schema: 'a INT'}}", "expected an absolute path"),
         (
             "{on: [host], table: {jdbc: {url: 'jdbc:h2:mem:x;INIT=RUNSCRIPT', table: t},"
             " schema: 'host STRING, a INT'}}",

@@ -254,10 +254,7 @@ def test_example_flows_exist() -> None:
             'http: {listen: "[::]:80", ack: received}',
             "answered 200 before their events are journaled",
         ),
-        (
-            'http: {listen: "[::]:80", ack: delivered}',
-            "200, once the sinks have the events,",
-        ),
+        ('http: {listen: "[::]:80", ack: delivered}', "200, once the sinks have the events,"),
         ("exec: {command: [/bin/date]}", "output that is not journaled"),
         ("generate", "each number is generated once"),
     ],
@@ -384,8 +381,7 @@ dead_letters: {files: {path: "s3a://lake/dead"}}
 """)
     assert spec.dead_letters == Component("sink", "files", Files("s3a://lake/dead"))
     with pytest.raises(
-        SpecError,
-        match=r"dead_letters.files.path: s3a://lake/web is already used by sinks",
+        SpecError, match=r"dead_letters.files.path: s3a://lake/web is already used by sinks"
     ):
         parse_flow("""
 flow: web

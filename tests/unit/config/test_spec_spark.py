@@ -83,10 +83,7 @@ def test_settings_of_a_node_override_those_of_the_cluster() -> None:
         (SparkOptions(python="/tmp/python"), "spark.python"),
         (SparkOptions(conf={"spark.driver.extraJavaOptions": "-agentpath:x"}), "spark.conf"),
         (SparkOptions(conf={"spark.plugins": "evil"}), "spark.conf"),
-        (
-            SparkOptions(conf={"spark.sql.adaptive.customCostEvaluatorClass": "evil"}),
-            "spark.conf",
-        ),
+        (SparkOptions(conf={"spark.sql.adaptive.customCostEvaluatorClass": "evil"}), "spark.conf"),
         (SparkOptions(conf={"spark.sql.catalog.lake": "evil"}), "spark.conf"),
     ],
 )

@@ -286,9 +286,7 @@ def test_a_read_generation_whose_inode_is_used_again_is_not_counted(log: Path) -
     assert (follower.tailer.cut, follower.tailer.tracked.missed) == (0, 0)
 
 
-def test_generation_with_the_inode_of_an_older_one_is_read(
-    log: Path,
-) -> None:
+def test_generation_with_the_inode_of_an_older_one_is_read(log: Path) -> None:
     rotated = log.with_name("app.log.1")
     follower = Follower(log)
     write(log, "1\n")

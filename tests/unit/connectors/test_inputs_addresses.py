@@ -58,9 +58,7 @@ def test_found_address_is_cached_for_a_while(world: World) -> None:
     assert world.found() == "a:2"
 
 
-def test_wrong_address_is_looked_up_soon_but_not_all_the_time(
-    world: World,
-) -> None:
+def test_wrong_address_is_looked_up_soon_but_not_all_the_time(world: World) -> None:
     world.register("n1")
     world.serve("n1", "a:1")
     assert world.found() == "a:1"
@@ -108,9 +106,7 @@ def test_journal_is_read_from_the_worker_that_has_it(world: World) -> None:
     assert found == {names[0]: "a:1", names[1]: "a:2", names[2]: "a:1"}
 
 
-def test_journal_led_by_another_node_is_with_that_nodes_first_worker(
-    world: World,
-) -> None:
+def test_journal_led_by_another_node_is_with_that_nodes_first_worker(world: World) -> None:
     name = "web.n1.1.00000000"
     journal = Journal(flow="web", node="n1", primary="n2", term=2, in_sync=("n2/x",))
     world.store.write(paths.journal(name), journal, ABSENT)

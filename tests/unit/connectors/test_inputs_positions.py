@@ -262,9 +262,7 @@ def test_refreshed_journal_is_unknown_until_its_server_answers_again(world: Worl
     wait_for(lambda: world.end(a) == 7)
 
 
-def test_server_with_too_many_watches_is_polled_now_and_then(
-    world: World,
-) -> None:
+def test_server_with_too_many_watches_is_polled_now_and_then(world: World) -> None:
     world.watcher.poll_seconds = 0.05
     (a,) = world.serve("n1", a=5)
     world.servers.wrong["n1:1"] = "crowded"

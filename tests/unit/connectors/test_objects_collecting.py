@@ -302,9 +302,7 @@ def give_up(world: World, starts: dict[str, int], damage: UnreadableError) -> No
         time.sleep(0.01)
 
 
-def test_failed_objects_behind_a_repeated_batch_are_recorded_behind_it(
-    tmp_path: Path,
-) -> None:
+def test_failed_objects_behind_a_repeated_batch_are_recorded_behind_it(tmp_path: Path) -> None:
     """Damaged objects are given up together, far beyond the end of the batch that met the first."""
     world = World(tmp_path, BY_BATCH.replace("settle_seconds", "lanes: 1, settle_seconds"))
     for number in range(12):
@@ -344,9 +342,7 @@ def test_failures_found_out_of_order_are_all_recorded(tmp_path: Path, behind: in
     assert set(world.output.values()) == {1}
 
 
-def test_batch_that_ends_inside_an_unreadable_object_records_its_beginning(
-    tmp_path: Path,
-) -> None:
+def test_batch_that_ends_inside_an_unreadable_object_records_its_beginning(tmp_path: Path) -> None:
     """The owner that continues behind it learns of later failures only."""
     world = World(tmp_path, BY_BATCH)
     text = b"\n".join(lines("gone", 100_000))

@@ -479,10 +479,7 @@ def test_flow_bounded_by_a_write_time_ends(queue: Queue) -> None:
     os.utime(queue.directory / "a", (1000, 1000))
     os.utime(queue.directory / "b", (2000, 2000))
     os.utime(queue.directory / "late", (3000, 3000))
-    bounds: Any = {
-        "written_from": "1970-01-01T00:30:00Z",
-        "written_before": "1970-01-01T00:50:00Z",
-    }
+    bounds: Any = {"written_from": "1970-01-01T00:30:00Z", "written_before": "1970-01-01T00:50:00Z"}
     found = queue.finder(**bounds).find(Before())
     assert queue.names() == {"b": 1}
     assert found.bounded

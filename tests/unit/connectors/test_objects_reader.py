@@ -72,9 +72,7 @@ def batches(
     of: ObjectsReader, found: list[Item], start: int | None = None, end: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     piece = Range(
-        LANE,
-        found[0].start if start is None else start,
-        found[-1].end if end is None else end,
+        LANE, found[0].start if start is None else start, found[-1].end if end is None else end
     )
     yield from pickle.loads(pickle.dumps(of)).read(piece, items.encode(found))
 

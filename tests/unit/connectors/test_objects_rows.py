@@ -295,8 +295,7 @@ values = st.recursive(
 @given(
     texts=st.lists(
         st.one_of(
-            st.lists(values, max_size=4),
-            st.dictionaries(st.text(max_size=3), values, max_size=3),
+            st.lists(values, max_size=4), st.dictionaries(st.text(max_size=3), values, max_size=3)
         ),
         max_size=5,
     ),

@@ -17,12 +17,7 @@ from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.watcher import LaneLog
 from flumeng.connectors.polls import answers
-from flumeng.connectors.polls.answers import (
-    AnswerContents,
-    AnswerFiles,
-    KeptAnswer,
-    PollsReader,
-)
+from flumeng.connectors.polls.answers import AnswerContents, AnswerFiles, KeptAnswer, PollsReader
 from flumeng.connectors.polls.finder import LANE, ScheduleFinder
 from flumeng.connectors.polls.lane_poller import FAILED, KEPT, TRIES, LanePoller
 from flumeng.connectors.polls.options import Answers, Schedule
@@ -151,21 +146,11 @@ class Counting:
         self.closed = True
 
 
-def asking(
-    world: World,
-    poll: Counting,
-    store: FakeStore | None = None,
-    **more: Any,
-) -> LanePoller:
+def asking(world: World, poll: Counting, store: FakeStore | None = None, **more: Any) -> LanePoller:
     pool = ThreadPoolExecutor(1, "poll")
     given = {"pool": pool, "failing_pool": pool, "wake": lambda: None, **more}
     return LanePoller(
-        store or world.store,
-        "tickets",
-        world.partition(),
-        poll,
-        world.files(),
-        **given,
+        store or world.store, "tickets", world.partition(), poll, world.files(), **given
     )
 
 

@@ -243,9 +243,7 @@ def test_missing_certificate_or_one_of_another_authority_is_refused(
     run(test)
 
 
-def test_silent_connections_make_room_for_a_good_sender(
-    authority: Authority,
-) -> None:
+def test_silent_connections_make_room_for_a_good_sender(authority: Authority) -> None:
     """Of all addresses together, and of one address sooner: its own go first."""
 
     async def silent(port: int, host: str) -> asyncio.StreamWriter:
@@ -272,9 +270,7 @@ def test_silent_connections_make_room_for_a_good_sender(
     run(test)
 
 
-def test_a_handshake_takes_bounded_time(
-    authority: Authority,
-) -> None:
+def test_a_handshake_takes_bounded_time(authority: Authority) -> None:
     async def test() -> None:
         tls = made(options(authority))
         await tls.start()

@@ -314,10 +314,7 @@ class Unmounted(file_store.LocalFileStore):
         ("first_of: []", "expected at least one entry"),
         ("one_of: [noop, one_of: [noop, noop]]", "one_of is a group, which cannot be a member"),
         ("one_of: [noop, delta: {path: /d}]", "delta writes in the collector's driver"),
-        (
-            "one_of: [noop, spark: {format: parquet}]",
-            "use console, elasticsearch, files",
-        ),
+        ("one_of: [noop, spark: {format: parquet}]", "use console, elasticsearch, files"),
         ("one_of: [noop, nope]", r'sinks\[0\].one_of\[1\]: unknown sink "nope"'),
         ("one_of: {sinks: [noop, noop], backoff_seconds: 1 h}", "at most max_backoff_seconds"),
         (

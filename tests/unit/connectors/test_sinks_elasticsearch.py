@@ -413,9 +413,7 @@ def test_exactly_once_needs_the_events_own_id() -> None:
     assert Elasticsearch(HOSTS, "x", data_stream=True).exactly_once is None
 
 
-def test_secret_is_read_at_the_start_and_shown_nowhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_secret_is_read_at_the_start_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     options = Elasticsearch(HOSTS, "x", username="u", password="${secret:search}")
     with pytest.raises(UserError, match="there is no secret search"):
         ElasticsearchSink(options, TASK)

@@ -41,8 +41,7 @@ def test_function_or_class_defined_in_a_module_is_called(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "home"),
-    [("run", "subprocess"), ("other", f"{MODULE}2"), ("part", "functools")],
+    ("name", "home"), [("run", "subprocess"), ("other", f"{MODULE}2"), ("part", "functools")]
 )
 def test_imported_function_is_refused(name: str, home: str) -> None:
     with pytest.raises(UserError, match=rf"{name} of {MODULE} comes from {home}: name the module"):

@@ -102,9 +102,7 @@ def test_present_or_lower_batch_number_is_not_committed_again(lake: Lake) -> Non
     assert lake.commits() == 2
 
 
-def test_series_are_independent_and_a_batch_without_a_number_is_appended(
-    lake: Lake,
-) -> None:
+def test_series_are_independent_and_a_batch_without_a_number_is_appended(lake: Lake) -> None:
     sink = lake.sink()
     write(sink, events(b"a"))(batch(5))
     write(sink, events(b"b"))(batch(1, "web.collect.1.def"))
@@ -328,9 +326,7 @@ def test_events_with_an_unnameable_partition_are_refused(lake: Lake) -> None:
     assert lake.rows()["host"].to_pylist() == ["x" * 1024]
 
 
-def test_table_that_changes_meanwhile_gets_the_batch_written_again(
-    lake: Lake,
-) -> None:
+def test_table_that_changes_meanwhile_gets_the_batch_written_again(lake: Lake) -> None:
     sink = lake.sink()
     write(sink, events(b"a"))(batch(1))
     late = write(sink, events(b"b").append_column("n", pa.array([1], pa.int32())))
@@ -550,9 +546,7 @@ def test_column_that_files_without_ids_have_is_not_added_again(tmp_path: Path) -
     assert lake.rows()["hostname"].to_pylist() == ["old"]
 
 
-def test_recreated_table_with_other_ids_gets_the_batch_written_again(
-    tmp_path: Path,
-) -> None:
+def test_recreated_table_with_other_ids_gets_the_batch_written_again(tmp_path: Path) -> None:
     lake = IcebergDirectory(tmp_path)
     sink = lake.sink()
     commit = write(sink, events(b"a"))

@@ -21,11 +21,7 @@ PAIRS = ":".join(["AB"] * 32)
 
 def said(source: str, **options: Any) -> str:
     """The problem without its location."""
-    flow = {
-        "flow": "f",
-        "sources": [{source: {"listen": "[::]:1", **options}}],
-        "sinks": ["noop"],
-    }
+    flow = {"flow": "f", "sources": [{source: {"listen": "[::]:1", **options}}], "sinks": ["noop"]}
     with pytest.raises(SpecError) as error:
         parse_flow(yaml.safe_dump(flow))
     (problem,) = error.value.problems
@@ -33,11 +29,7 @@ def said(source: str, **options: Any) -> str:
 
 
 def taken(source: str, **options: Any) -> None:
-    flow = {
-        "flow": "f",
-        "sources": [{source: {"listen": "[::]:1", **options}}],
-        "sinks": ["noop"],
-    }
+    flow = {"flow": "f", "sources": [{source: {"listen": "[::]:1", **options}}], "sinks": ["noop"]}
     parse_flow(yaml.safe_dump(flow))
 
 

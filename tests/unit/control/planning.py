@@ -12,15 +12,7 @@ from flumeng.control.planner import Action, Planner, plan
 from flumeng.control.planner.effects import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from zkschema.records import (
-    COLLECT,
-    Flow,
-    Journal,
-    Node,
-    NodeStatus,
-    Partition,
-    TaskStatus,
-)
+from zkschema.records import COLLECT, Flow, Journal, Node, NodeStatus, Partition, TaskStatus
 
 SLOT = (("slots", 1000),)
 
@@ -96,10 +88,7 @@ def obey(node: NodeView) -> NodeView:
 
 
 def settle(
-    snapshot: Snapshot,
-    plan: Callable[[Snapshot], list[Action]] = plan,
-    *,
-    obedient: bool = True,
+    snapshot: Snapshot, plan: Callable[[Snapshot], list[Action]] = plan, *, obedient: bool = True
 ) -> Snapshot:
     """Plan, and let nodes obey, until nothing is left to do; also what they say at last is seen."""
     for _ in range(20):

@@ -162,10 +162,7 @@ def problem(text: str) -> str:
             WITH + "branches: [{name: a, sinks: [{noop: , isolated: true}]}]\n",
             "branches[0]: all sinks and branches in it are isolated",
         ),
-        (
-            WITH + "rollout: {canary: 1}\n",
-            "rollout: a rollout would write events",
-        ),
+        (WITH + "rollout: {canary: 1}\n", "rollout: a rollout would write events"),
         (
             WITH.replace(
                 "syslog: {listen: '127.0.0.1:5514'}", "kafka: {brokers: ['k:1'], topics: [t]}"
@@ -287,9 +284,7 @@ def test_parts_are_updated_and_rolled_back_with_their_flow(store: FakeStore) -> 
     assert store.children(paths.revisions("web~files")) == before == ["1", "2", "3"]
 
 
-def test_removed_part_is_deleted_and_its_unread_events_are_reported(
-    store: FakeStore,
-) -> None:
+def test_removed_part_is_deleted_and_its_unread_events_are_reported(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), WITH)
     acked(store, "web", A, 700)
     acked(store, "web", B, 20)

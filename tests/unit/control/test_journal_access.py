@@ -141,9 +141,7 @@ def test_access_list_changed_by_another_is_corrected_in_the_end(world: World) ->
     assert world.may == {"n1": "rw", "n2": "r"}
 
 
-def test_many_lists_take_many_turns_and_a_promotion_waits_for_none(
-    world: World,
-) -> None:
+def test_many_lists_take_many_turns_and_a_promotion_waits_for_none(world: World) -> None:
     world.lists.checks = 0
     world.follow()
     assert (world.lists.waiting, world.may) == (True, {"n1": "rw"})

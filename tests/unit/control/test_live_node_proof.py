@@ -302,9 +302,7 @@ def test_process_restarted_in_the_same_session_is_live(secured: Secured) -> None
     assert secured.tasks("n1") != []
 
 
-def test_replaced_certificate_is_proven_again_without_a_gap(
-    secured: Secured,
-) -> None:
+def test_replaced_certificate_is_proven_again_without_a_gap(secured: Secured) -> None:
     node = secured.node("n1", FakeStore(secured.tree))
     node.register()
     node.announce(("h:1",))

@@ -100,9 +100,7 @@ def test_lost_race_is_retried(cluster: FakeTree) -> None:
     assert tasks(store, "n1") == {f"{flow}/ingest.n1", f"{flow}/collect.0"}
 
 
-def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(
-    cluster: FakeTree,
-) -> None:
+def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster: FakeTree) -> None:
     """The other master had written the plan; it assigns the owner while this one moves the task
     on."""
     store, first_store = FakeStore(cluster), FakeStore(cluster)

@@ -26,13 +26,7 @@ from tests.unit.control.planning import (
     reads,
     seen_by,
 )
-from zkschema.records import (
-    COLLECT,
-    Cluster,
-    Flow,
-    Maintenance,
-    PlannedTask,
-)
+from zkschema.records import COLLECT, Cluster, Flow, Maintenance, PlannedTask
 
 
 def test_journals_and_discovered_partitions_are_shared_out_together() -> None:
@@ -328,10 +322,7 @@ def moves_beside(waiting: FlowView) -> int:
 
 @pytest.mark.parametrize(
     "waiting",
-    [
-        flow("g", tasks=1, labels={"role": "none"}),
-        flow("g", tasks=5, per_node=1),
-    ],
+    [flow("g", tasks=1, labels={"role": "none"}), flow("g", tasks=5, per_node=1)],
     ids=["no such label", "more tasks than places"],
 )
 def test_task_that_no_node_can_run_does_not_stop_balancing(waiting: FlowView) -> None:

@@ -224,9 +224,6 @@ def test_rollout_begins_no_sources_in_a_flow_without_ingest_tasks() -> None:
     web = Place(ingest=IngestPlace(labels={"role": "web"}))
     before = settled(world([flow(place=web)], [node("a", role="web")]))
     rolled = with_flow(
-        before,
-        record=Flow(revision=2),
-        place=Place(),
-        rollout=Rollout(canary=1, max_parallel=1),
+        before, record=Flow(revision=2), place=Place(), rollout=Rollout(canary=1, max_parallel=1)
     )
     assert sorted(settled(rolled).flows["f"].tasks) == ["collect.0", TASK]

@@ -9,23 +9,8 @@ from flumeng.control.planner import Assign, plan
 from flumeng.control.planner.capacity_index import CapacityIndex
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from tests.unit.control.planning import (
-    SLOT,
-    at_rest,
-    carried_out,
-    cluster,
-    flow,
-    node,
-    obeyed,
-)
-from zkschema.records import (
-    COLLECT,
-    INGEST,
-    Assignment,
-    Cluster,
-    Flow,
-    Node,
-)
+from tests.unit.control.planning import SLOT, at_rest, carried_out, cluster, flow, node, obeyed
+from zkschema.records import COLLECT, INGEST, Assignment, Cluster, Flow, Node
 
 
 def test_a_deleted_flow_waits_for_a_node_that_may_hold_events_of_it() -> None:

@@ -10,14 +10,7 @@ from flumeng.control.planner.effects import applied
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.unit.control.planning import obeyed
-from zkschema.records import (
-    Flow,
-    Intent,
-    Journal,
-    Node,
-    Partition,
-    PlannedTask,
-)
+from zkschema.records import Flow, Intent, Journal, Node, Partition, PlannedTask
 
 JOURNALS = {
     f"j{number}": Journal(flow="f", node="n", primary="n", term=1, in_sync=())

@@ -8,24 +8,9 @@ from typing import Any
 from flumeng.control.planner import Forget, Maintain, Planner, Replan, plan
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Unreadable
-from tests.unit.control.planning import (
-    at_rest,
-    carried_out,
-    cluster,
-    flow,
-    node,
-    obeyed,
-    owners,
-)
+from tests.unit.control.planning import at_rest, carried_out, cluster, flow, node, obeyed, owners
 from zkschema import paths
-from zkschema.records import (
-    COLLECT,
-    INGEST,
-    Cluster,
-    Flow,
-    Journal,
-    Maintenance,
-)
+from zkschema.records import COLLECT, INGEST, Cluster, Flow, Journal, Maintenance
 
 
 def test_time_since_which_a_node_is_away_is_written_once_and_removed() -> None:

@@ -21,12 +21,7 @@ from tests.unit.control.planning import (
     owners,
 )
 from zkschema import paths
-from zkschema.records import (
-    COLLECT,
-    INGEST,
-    Flow,
-    Node,
-)
+from zkschema.records import COLLECT, INGEST, Flow, Node
 
 
 def rolling(*, failing: str = "", canary: int = 1, max_parallel: int = 2) -> Snapshot:

@@ -11,17 +11,8 @@ from flumeng.control.planner.steps import steps
 from flumeng.control.snapshot.task_map import BUCKETS, Tasks
 from flumeng.control.zookeeper import Version
 from flumeng.control.zookeeper.transaction import Scale
-from tests.unit.control.planning import (
-    at_rest,
-    carried_out,
-    cluster,
-    flow,
-    node,
-)
-from zkschema.records import (
-    COLLECT,
-    PlannedTask,
-)
+from tests.unit.control.planning import at_rest, carried_out, cluster, flow, node
+from zkschema.records import COLLECT, PlannedTask
 
 
 def task(number: int, *partitions: str) -> PlannedTask:

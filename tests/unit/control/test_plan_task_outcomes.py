@@ -13,14 +13,7 @@ from flumeng.control.zookeeper import Version
 from flumeng.control.zookeeper.transaction import Scale
 from tests.unit.control.planning import settle
 from zkschema.codec import decode, encode, text_of
-from zkschema.records import (
-    EndedTask,
-    Flow,
-    Journal,
-    Node,
-    Plan,
-    TaskStatus,
-)
+from zkschema.records import EndedTask, Flow, Journal, Node, Plan, TaskStatus
 
 NOW = 1_700_000_000.0
 
@@ -124,10 +117,7 @@ def test_task_that_failed_until_it_was_removed_has_failed() -> None:
 
 def test_task_that_ends_with_its_flow_succeeded_only_when_all_is_read() -> None:
     settled = cluster()
-    assert told(settle(state(settled, "suspended")))[-1][3:] == (
-        "stopped",
-        "the flow is suspended",
-    )
+    assert told(settle(state(settled, "suspended")))[-1][3:] == ("stopped", "the flow is suspended")
     done = replace(state(settled, "stopped"), drained=frozenset({"j0", "j1"}))
     assert told(settle(done))[-1][3:] == ("succeeded", "it has read everything")
     failing = replace(says(state(settled, "stopped"), "failed", "full"), drained=done.drained)

@@ -69,9 +69,7 @@ def lag(store: FakeStore, seconds_later: float) -> LagOfFlow:
 
 
 @pytest.mark.usefixtures("address")
-def test_lag_of_a_part_is_the_age_of_its_oldest_event_without_new_ones(
-    store: FakeStore,
-) -> None:
+def test_lag_of_a_part_is_the_age_of_its_oldest_event_without_new_ones(store: FakeStore) -> None:
     mine = ack_path(PART, f"{JOURNAL}@flow")
     store.write(mine, records.Ack(epoch=1, offset=4), ABSENT)
     part = lag(store, AWAY_SECONDS)

@@ -23,8 +23,7 @@ def row(replicas: int, *standbys: str, **said: str) -> TaskRow:
     place = Place(collect=CollectPlace(replicas=replicas))
     statuses = {
         node: NodeStatus(
-            assignment_version=1,
-            tasks={"f/collect.0": replace(SAID, state=state)} if state else {},
+            assignment_version=1, tasks={"f/collect.0": replace(SAID, state=state)} if state else {}
         )
         for node, state in said.items()
     }

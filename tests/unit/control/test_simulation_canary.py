@@ -41,9 +41,7 @@ OLD = plan(a=("n0", 0), b=("n1", 0))
 FIRST = plan(a=("n0", 1), b=("n1", 0))
 
 
-def test_plan_that_ends_the_canary_may_move_another_task_to_the_revision(
-    canary: Canary,
-) -> None:
+def test_plan_that_ends_the_canary_may_move_another_task_to_the_revision(canary: Canary) -> None:
     """A suspended flow ends its canary while another task is still to finish its batch."""
     assert not canary.on_plan("f", OLD, FIRST)
     assert not canary.on_plan("f", FIRST, plan(b=("n1", 1)))

@@ -137,9 +137,7 @@ def test_node_that_joins_during_a_read_is_not_gone(store: FakeStore) -> None:
     assert snapshot.nodes["n1"].live
 
 
-def test_no_part_of_a_changing_plan_is_older_than_its_version(
-    store: FakeStore,
-) -> None:
+def test_no_part_of_a_changing_plan_is_older_than_its_version(store: FakeStore) -> None:
     """A planner on that version would undo the changes written with it."""
     apply(store, tasks=1)
     task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="assigned")

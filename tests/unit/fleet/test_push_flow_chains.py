@@ -53,9 +53,7 @@ def with_reader(*others: Mapping[str, str]) -> FakeSites:
     return sites
 
 
-def test_plan_names_the_recomposed_flows(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_plan_names_the_recomposed_flows(capsys: pytest.CaptureFixture[str]) -> None:
     sites = with_reader({"flow/plain": web("a")["flow/web"].replace("web", "plain")})
     wanted = {**web("b"), **reader("copy")}
     plan = planned(sites, wanted)

@@ -230,10 +230,7 @@ def test_long_value_is_not_wrapped(tmp_path: Path) -> None:
 
 
 def test_removal_of_a_missing_flow_is_a_problem(tmp_path: Path) -> None:
-    files = {
-        "base/flows/web.yaml": FLOW,
-        "groups/eu/flows/x.yaml": "flow: wbe\n$patch: delete\n",
-    }
+    files = {"base/flows/web.yaml": FLOW, "groups/eu/flows/x.yaml": "flow: wbe\n$patch: delete\n"}
     assert refused(tmp_path, files) == [
         "groups/eu/flows/x.yaml:1: flow: removes flow wbe, which no lower layer has; "
         'did you mean "web"? (sites fra, lon)'

@@ -125,11 +125,7 @@ def test_a_wave_that_fails_lets_those_under_way_end_and_begins_nothing_more() ->
     assert push(failed("a")) == []
     assert push(*through("b")) == ["wave canary failed", "finish failed"]
     assert push.outcome == Outcome(
-        Ending.FAILED,
-        CANARY,
-        done=("b",),
-        failed={"a": "lag grows"},
-        never_begun=("c", "d"),
+        Ending.FAILED, CANARY, done=("b",), failed={"a": "lag grows"}, never_begun=("c", "d")
     )
 
 
@@ -207,10 +203,7 @@ def test_stop_request_begins_nothing_more() -> None:
     assert push(StopAsked()) == []
     assert push(*through("a")) == []
     assert push(failed("b")) == ["wave canary failed", "finish stopped"]
-    assert push.outcome.not_reverted == {
-        "a": "the push was stopped",
-        "b": "the push was stopped",
-    }
+    assert push.outcome.not_reverted == {"a": "the push was stopped", "b": "the push was stopped"}
 
 
 def test_stop_lists_the_done_and_the_remaining_sites() -> None:
@@ -239,10 +232,7 @@ def test_stop_during_a_rollback_lists_the_sites_not_reverted() -> None:
     assert push(StopAsked()) == []
     assert push(Reverted("c")) == ["finish stopped"]
     assert push.outcome.reverted == ("c",)
-    assert push.outcome.not_reverted == {
-        "a": "the push was stopped",
-        "b": "the push was stopped",
-    }
+    assert push.outcome.not_reverted == {"a": "the push was stopped", "b": "the push was stopped"}
 
 
 def test_a_site_whose_window_is_shut_lets_others_go_first() -> None:

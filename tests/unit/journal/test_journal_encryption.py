@@ -197,9 +197,7 @@ def test_a_frame_of_another_journal_does_not_pass() -> None:
         ring().opened(frame, other)
 
 
-def test_damaged_frame_is_reported_as_damage_behind_the_frames_before_it(
-    tmp_path: Path,
-) -> None:
+def test_damaged_frame_is_reported_as_damage_behind_the_frames_before_it(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, ID, keyring=ring())
     for first in range(0, 3 * ROWS, ROWS):
         journal.append(numbered_events(first, ROWS))

@@ -190,9 +190,7 @@ def test_stop_waits_for_events_that_replicas_are_about_to_have(journal: CopiedJo
     assert commits.durable == [([0], 1)]
 
 
-def test_nothing_is_settled_after_another_replica_leads(
-    journal: CopiedJournal,
-) -> None:
+def test_nothing_is_settled_after_another_replica_leads(journal: CopiedJournal) -> None:
     commits = Commits(journal)
     commits.submit(0, 1)
     journal.everywhere = 2

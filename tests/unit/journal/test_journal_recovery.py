@@ -344,9 +344,7 @@ def test_i17_trim_does_not_count_unsynced_frames_as_synced(tmp_path: Path) -> No
     again.close()
 
 
-def test_i20_new_segment_and_its_name_are_on_disk_before_the_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_i20_new_segment_and_its_name_are_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
     disk = FaultyDisk()
     journal = Journal.create(tmp_path, ID, segment_bytes=4096, disk=disk)
     while len(list((tmp_path / ID).glob("*.segment"))) < 3:

@@ -164,10 +164,7 @@ def test_journal_with_permanent_work_counts_as_making_progress(tmp_path: Path) -
             commit.submit(numbered_events(0, 1))
 
     commit: GroupCommit[pa.RecordBatch] = GroupCommit(
-        journal,
-        functools.partial(map, Payload.encode),
-        on_durable=submit_again,
-        threads=threads,
+        journal, functools.partial(map, Payload.encode), on_durable=submit_again, threads=threads
     )
     commit.submit(numbered_events(0, 1))
     wait_for(lambda: journal.safe > 2)
@@ -208,9 +205,7 @@ def test_a_failing_job_ends_alone() -> None:
     wait_for(lambda: other.runs == 2)
 
 
-def test_sixty_journals_commit_on_few_threads_though_most_disks_are_full(
-    tmp_path: Path,
-) -> None:
+def test_sixty_journals_commit_on_few_threads_though_most_disks_are_full(tmp_path: Path) -> None:
     """All but one are on a full disk; the one goes on, and so do they when there is room."""
     threads = SharedThreads(3, "test")
     full = FaultyDisk()

@@ -312,10 +312,7 @@ def test_replica_removed_during_the_damage_check_ends_no_thread(
 
 
 def test_replica_that_fails_to_close_keeps_no_other_from_closing(
-    store: JournalStore,
-    far: ReplicaJournal,
-    disk: FaultyDisk,
-    caplog: pytest.LogCaptureFixture,
+    store: JournalStore, far: ReplicaJournal, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica_of(store, far)
     replica = store.replicas.journals[THEIRS]

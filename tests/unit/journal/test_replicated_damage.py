@@ -112,9 +112,7 @@ def filled(world: World) -> ReplicatedJournal:
 # Damage.
 
 
-def test_damage_met_by_a_reader_is_known_to_the_primary_and_readers_wait(
-    world: World,
-) -> None:
+def test_damage_met_by_a_reader_is_known_to_the_primary_and_readers_wait(world: World) -> None:
     primary = filled(world)
     assert bodies(primary, 0, 20) == seqs((0, 20))
     assert primary.damaged == ""
@@ -131,18 +129,14 @@ def test_damage_met_by_a_reader_is_known_to_the_primary_and_readers_wait(
         list(primary.read_frames(0, 30))
 
 
-def test_damage_met_while_sending_to_a_replica_is_known_to_the_primary(
-    world: World,
-) -> None:
+def test_damage_met_while_sending_to_a_replica_is_known_to_the_primary(world: World) -> None:
     primary = filled(world)
     with pytest.raises(UnavailableError):
         list(primary.frames(0, 30))
     assert "checksum" in primary.damaged
 
 
-def test_damaged_primary_without_replicas_serves_events_before_the_damage(
-    world: World,
-) -> None:
+def test_damaged_primary_without_replicas_serves_events_before_the_damage(world: World) -> None:
     world.cut_off("n2", "n3")
     world.look(LATE_SECONDS + 1.0)
     world.look(LATE_SECONDS + 1.0)
@@ -221,9 +215,7 @@ def test_failing_disk_is_tried_ever_more_rarely(world: World) -> None:
     assert tries == [0, 1, 3, 7, 15]
 
 
-def test_reopened_replica_without_its_synced_events_is_recreated(
-    world: World,
-) -> None:
+def test_reopened_replica_without_its_synced_events_is_recreated(world: World) -> None:
     site, disk, _ = fail(world, errno.EIO)
     disk.failing = None
     damage(world, "n2", 1300)

@@ -64,9 +64,7 @@ def test_each_start_of_a_primary_has_a_term_of_its_own(world: World) -> None:
     assert world.in_sync == list(NODES)
 
 
-def test_primary_that_knows_a_later_term_than_zookeeper_asks_for_one_above(
-    world: World,
-) -> None:
+def test_primary_that_knows_a_later_term_than_zookeeper_asks_for_one_above(world: World) -> None:
     """An older tree may have been imported."""
     world.sites["n1"].again()
     world.settle()
@@ -91,9 +89,7 @@ def test_lost_proposal_to_lead_is_repeated(world: World) -> None:
     assert world["n1"].leads
 
 
-def test_promoted_replica_with_a_full_disk_leads_once_there_is_room(
-    world: World,
-) -> None:
+def test_promoted_replica_with_a_full_disk_leads_once_there_is_room(world: World) -> None:
     world.away = {"n1"}
     promote(world, "n2")
     world.sites["n2"].disk.full = True
@@ -182,9 +178,7 @@ def test_nothing_is_taken_or_confirmed_with_too_few_replicas_in_sync(world: Worl
 # Late replicas.
 
 
-def test_replica_that_was_cut_off_leaves_and_catches_up_when_back(
-    world: World,
-) -> None:
+def test_replica_that_was_cut_off_leaves_and_catches_up_when_back(world: World) -> None:
     primary = world["n1"]
     primary.require_in_sync(2)
     world.cut_off("n3")
@@ -308,9 +302,7 @@ def test_journal_superseded_before_it_led_has_failed(world: World) -> None:
         world["n1"].close_for_appends()
 
 
-def test_new_group_commit_learns_at_once_that_another_replica_leads(
-    world: World,
-) -> None:
+def test_new_group_commit_learns_at_once_that_another_replica_leads(world: World) -> None:
     """No event has to come first: until then a flow would keep a journal that takes none."""
     promote(world, "n2")
     world.settle()
@@ -399,9 +391,7 @@ def test_replica_with_a_full_disk_keeps_its_events_and_continues(world: World) -
     assert world.in_sync == list(NODES)
 
 
-def test_acks_of_before_a_crash_are_no_damage_with_an_older_checkpoint(
-    world: World,
-) -> None:
+def test_acks_of_before_a_crash_are_no_damage_with_an_older_checkpoint(world: World) -> None:
     """Readers have seen the events that they acked, and so all replicas had them."""
     primary, site = world["n1"], world.sites["n1"]
     take(primary)

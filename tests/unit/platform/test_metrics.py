@@ -261,9 +261,7 @@ def test_frozen_child_is_left_out_in_time_and_included_again_when_it_thaws(
     assert told.unready() == ["child: no Spark"]
 
 
-def test_metrics_do_not_wait_for_a_dead_child(
-    child: tuple[subprocess.Popen[str], Channel],
-) -> None:
+def test_metrics_do_not_wait_for_a_dead_child(child: tuple[subprocess.Popen[str], Channel]) -> None:
     process, channel = child
     process.kill()
     process.wait()

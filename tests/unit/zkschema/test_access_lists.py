@@ -131,11 +131,9 @@ def test_operator_of_some_flows_has_his_rights_on_their_paths_and_reads_others(
     of_all = may(named(row.pattern, "web"), LIMITED, *OF_AL)
     for flow in ("web~errors", "app-2"):
         assert may(named(row.pattern, flow), LIMITED, *OF_BOB) == his
-    expected = {
-        table.audits: "rc",
-        table.acks: "rc",
-        table.tombstone: "r",
-    }.get(row, of_all if "{flow}" in row.pattern else "r")
+    expected = {table.audits: "rc", table.acks: "rc", table.tombstone: "r"}.get(
+        row, of_all if "{flow}" in row.pattern else "r"
+    )
     assert his == expected
     other = named(row.pattern, "other")
     assert may(other, LIMITED, *OF_BOB) == ("rc" if row is table.audits else "r")
@@ -411,9 +409,7 @@ def test_expelled_member_admitted_again_gets_its_lists_again(store: FakeStore) -
     assert access_problems(store) == []
 
 
-def test_admission_after_an_interrupted_expulsion_gives_the_secrets_again(
-    store: FakeStore,
-) -> None:
+def test_admission_after_an_interrupted_expulsion_gives_the_secrets_again(store: FakeStore) -> None:
     secure(store, *ADMITTED)
 
     failing = ScriptedStore(store.tree, before_commit=fail(UnavailableError("cut"), when=removes))

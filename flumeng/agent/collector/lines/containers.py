@@ -34,11 +34,7 @@ class Unwrapped:
 
     def events(self, lines: pa.RecordBatch) -> pa.RecordBatch:
         attrs = note(note(lines["attrs"], self.streams, STREAM), self.reasons)
-        changed = {
-            "body": self.texts,
-            "ts": pc.coalesce(self.times, lines["ts"]),
-            "attrs": attrs,
-        }
+        changed = {"body": self.texts, "ts": pc.coalesce(self.times, lines["ts"]), "attrs": attrs}
         columns = [changed.get(field.name, lines[field.name]) for field in lines.schema]
         return pa.RecordBatch.from_arrays(columns, schema=lines.schema)
 

@@ -254,11 +254,7 @@ class _Translation:
         return [Fork([Way("next", ends, filters=beyond.stream.own)], source.location)]
 
     def _flow(
-        self,
-        group: Group,
-        sent: Sequence[Draft],
-        behind: Behind,
-        journal: Journal,
+        self, group: Group, sent: Sequence[Draft], behind: Behind, journal: Journal
     ) -> dict[str, Any]:
         _make_distinct(sent)
         flow: dict[str, Any] = {"flow": "", "sources": [draft.to_yaml() for draft in sent]}
@@ -279,11 +275,7 @@ class _Translation:
         return flow
 
     def _valid(
-        self,
-        group: Group,
-        sent: Sequence[Draft],
-        behind: Behind,
-        journal: Journal,
+        self, group: Group, sent: Sequence[Draft], behind: Behind, journal: Journal
     ) -> list[Made]:
         """Return the flow, or several flows when its sources cannot be in one."""
         flow = self._flow(group, sent, behind, journal)

@@ -140,8 +140,7 @@ def _static(interceptor: Interceptor, stream: Stream, log: Log) -> None:
 def _search_replace(interceptor: Interceptor, stream: Stream, log: Log) -> None:
     pattern, replacement = interceptor.get("searchPattern"), interceptor.get("replaceString")
     stream.replace(
-        "body",
-        f"CAST(regexp_replace({BODY}, {quoted(pattern)}, {quoted(replacement)}) AS BINARY)",
+        "body", f"CAST(regexp_replace({BODY}, {quoted(pattern)}, {quoted(replacement)}) AS BINARY)"
     )
     log.mapped(interceptor.location, "select: regexp_replace of the body")
     interceptor.mapped(log, "regexp_replace", "searchPattern", "replaceString")

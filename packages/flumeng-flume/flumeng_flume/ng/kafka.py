@@ -50,8 +50,7 @@ def brokers(part: Part, options: Options, log: Log) -> bool:
         return True
     if servers is None:
         log.missing(
-            part.type_location,
-            "names no brokers: set kafka.bootstrap.servers, import again",
+            part.type_location, "names no brokers: set kafka.bootstrap.servers, import again"
         )
         return False
     if (name := unresolved(servers.value)) is not None:

@@ -130,8 +130,7 @@ ROWS: Mapping[str, Row] = {
             "topic": To("topics", words),
             "kafka.topics.regex": To("pattern"),
             "kafka.consumer.isolation.level": To(
-                "isolation",
-                lambda text: "committed" if text == "read_committed" else "uncommitted",
+                "isolation", lambda text: "committed" if text == "read_committed" else "uncommitted"
             ),
             "kafka.consumer.auto.offset.reset": To("start_from"),
             "kafka.consumer.client.id": To("client_id"),

@@ -252,8 +252,7 @@ class _Translation:
                 self._log.mapped(location, f"first_of: {what}")
             except NoGroupError as why:
                 self._log.missing(
-                    location,
-                    f"{what}: only the first one is used, also while it is down: {why}",
+                    location, f"{what}: only the first one is used, also while it is down: {why}"
                 )
         _add(path, group)
 
