@@ -99,7 +99,7 @@ def clients(worker: WorkerProcess) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["syslog", "tcp"])
-def test_only_named_clients_are_admitted(
+def test_only_clients_of_the_list_are_admitted(
     worker: WorkerProcess, authority: Authority, name: str
 ) -> None:
     till = authority.issue("till", "till-1.pos.example")

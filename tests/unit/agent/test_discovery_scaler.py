@@ -128,7 +128,7 @@ class Burst(Topic):
         return {name: replace(one, newest_us=10**9 + 10**6) for name, one in found.items()}
 
 
-def test_lateness_of_a_burst_is_its_waiting_time_and_not_the_age_of_its_events(
+def test_burst_of_young_events_that_waits_long_is_scaled_out(
     store: FakeStore,
 ) -> None:
     clock, topic = Clock(1000.0), Burst()

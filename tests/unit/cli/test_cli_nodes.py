@@ -213,7 +213,7 @@ def test_capacity_that_no_flow_weighs_is_reported(shell: Shell) -> None:
     ],
     ids=" ".join,
 )
-def test_invalid_capacity_is_wrong_input(
+def test_invalid_capacity_is_refused_and_not_stored(
     shell: Shell, store: FakeStore, words: tuple[str, ...]
 ) -> None:
     assert shell.run("node", "capacity", "n1", *words).exit_code == 2

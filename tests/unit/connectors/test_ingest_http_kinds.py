@@ -86,7 +86,7 @@ def test_too_many_values_are_refused() -> None:
     assert refused.value.status == 413
 
 
-def test_json_sequence_is_cut_at_its_separators() -> None:
+def test_json_sequence_is_cut_at_its_separators_or_refused() -> None:
     """RFC 7464."""
     kind = "application/json-seq"
     assert events(b"\x1e" + A + b"\n\x1e12\n\x1e" + B, kind) == [A, b"12", B]

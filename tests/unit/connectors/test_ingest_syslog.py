@@ -134,7 +134,7 @@ def test_half_a_line_of_a_broken_connection_is_not_taken() -> None:
     run(test)
 
 
-def test_a_counted_message_that_ends_early_is_marked() -> None:
+def test_a_counted_message_cut_off_by_the_end_is_marked_truncated() -> None:
     async def test() -> None:
         sink = Sink()
         async with listening(sink) as (_, port):

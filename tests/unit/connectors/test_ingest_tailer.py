@@ -121,7 +121,7 @@ def test_rotated_file_that_matches_the_glob_is_not_read_twice(tmp_path: Path) ->
     assert follower.settle() == ["1", "2"]
 
 
-def test_last_line_of_a_rotated_file_that_matches_the_glob_is_read(tmp_path: Path) -> None:
+def test_last_line_without_newline_of_a_rotated_file_is_read(tmp_path: Path) -> None:
     """Also by a worker that was not there at the rotation."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path / "app.log*")

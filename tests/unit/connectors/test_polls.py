@@ -485,7 +485,7 @@ def test_answers_in_another_directory_are_not_given_up(world: World, tmp_path: P
     assert (one.answered.elsewhere, world.bodies()) == ("", ["3", "4"])
 
 
-def test_clock_that_was_ahead_is_reported_and_recovered_from(world: World) -> None:
+def test_saved_position_in_the_future_is_reported_or_passed_over(world: World) -> None:
     for catch_up, said in (("all", True), ("last", False)):
         world.pass_time(86_400)
         world.finder(catch_up=catch_up).find(Before())

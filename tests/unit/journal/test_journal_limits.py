@@ -347,7 +347,7 @@ def test_i21_group_with_room_for_a_part_only_continues_with_the_acks(tmp_path: P
     journal.close()
 
 
-def test_i21_an_acked_segment_that_is_retained_goes_before_a_sender_waits(tmp_path: Path) -> None:
+def test_i21_retained_acked_segment_is_deleted_before_a_sender_waits(tmp_path: Path) -> None:
     """Also the one that is written to, when it is all that there is."""
     journal = Journal.create(tmp_path, ID, limits=Limits(retain_seconds=3600))
     journal.room = lambda: Room((2 << 20) - journal.bytes, 1)

@@ -158,7 +158,7 @@ def test_a_replica_is_served_while_it_leads(store: JournalStore, far: ReplicaJou
         assert store.journals == {}
 
 
-def test_removed_replica_is_not_served_and_may_begin_again(
+def test_removed_replica_leaves_no_files_and_may_begin_again(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
     replica_of(store, far)
