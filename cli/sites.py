@@ -132,7 +132,8 @@ def with_clusters(
 def with_inventory(
     command: Callable[Concatenate[CliContext, Inventory, P], None],
 ) -> Callable[P, None]:
-    """Add ``--inventory``; the command gets the context and the inventory."""
+    """Add the required ``--inventory``; the command gets the context and the inventory. The call
+    raises InventoryError for a faulty inventory."""
 
     @inventory_option
     @functools.wraps(command)

@@ -105,7 +105,7 @@ def all_entries() -> tuple[Entry, ...]:
 
 
 def usable(kind: Kind) -> Iterator[tuple[str, type[Any]]]:
-    """Yield the names and option classes of components that can be loaded."""
+    """Yield the names and option classes of components whose option class can be loaded."""
     for entry in entries(kind):
         with suppress(UserError):
             yield entry.name, entry.options_class()

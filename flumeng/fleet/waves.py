@@ -249,7 +249,8 @@ class Waves:
         self.log: list[Step] = []
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Handle an event, first a ``Tick``. Raises AssertionError for one not in TRANSITIONS."""
+        """Handle an event; the first of a push is a ``Tick``. Raises AssertionError for an event of
+        a site that TRANSITIONS lacks."""
         self._out = []
         if isinstance(event, StopAsked):
             self._stopping = True

@@ -1,4 +1,5 @@
-"""``python -m flumeng.agent.collector``: a node starts it and speaks with it over pipes."""
+"""The collector process, a Spark driver: a node starts it with ``python -m
+flumeng.agent.collector`` and exchanges messages with it over stdin and stdout."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The readable end of each partition of a task, and stopped partitions with their reasons.
 
-A damaged partition is read up to the damage; its ack stays there, and the place is probed
-periodically. The same holds for a partition that its server does not send, for a loss that no
-operator has accepted, and for an ack outside the retained events. No call waits for a server.
+A partition is read up to a damaged place, or to one that its server does not send; its ack stays
+there, and the place is probed periodically. It is also read only up to a loss that no operator has
+accepted, and not at all while its ack is outside the retained events. No call waits for a server.
 """
 
 from __future__ import annotations

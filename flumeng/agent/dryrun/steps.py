@@ -31,7 +31,8 @@ class Step:
 
 
 def steps(spec: FlowSpec) -> Iterator[Step]:
-    """Yield the steps of a flow: the sources, then each filter, each branch, and the sinks."""
+    """Yield the steps of a flow: the sources, the flow's filters and sinks, then each branch, its
+    filters and its sinks, depth first."""
     yield Step(SOURCES, "", 0)
     for segment in spec.segments:
         if segment.name:

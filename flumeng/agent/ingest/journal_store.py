@@ -368,8 +368,8 @@ class JournalStore:
         log.error("journal %s is kept as %s, another node has its events: %s", name, aside, why)
 
     def _require_ended(self, flow: str) -> None:
-        """Raise UnavailableError while the end of one of the flow's journals is unknown. Sources
-        continue at that end, which only the journal's leader knows."""
+        """Give up the flow's journals that another node leads. Raises UnavailableError while that
+        node has not ended such a journal: sources continue at its end."""
         for name, journal in self.journals.items():
             superseded = isinstance(journal, ReplicatedJournal) and journal.superseded
             if superseded and flow_of(name) == flow and self._is_own(journal):

@@ -45,8 +45,9 @@ _MAX_PREFIX = 1 << 28  # text reads as a length of 512 MiB or more
 
 
 class Messages(NamedTuple):
-    """Messages in ``data``. Each ends with a newline; with ``bounds``, arrays of starts and ends,
-    each is ``data[start:end]``. ``incomplete``: the stream ended before the message did."""
+    """Messages in ``data``. With ``bounds``, arrays of starts and ends, each message is
+    ``data[start:end]``; without, each ends with a newline. ``incomplete``: the stream ended within
+    the last message."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None

@@ -383,7 +383,7 @@ def _connection(scope: Scope) -> Connection:
 
 @functools.cache
 def _parsers() -> ThreadPoolExecutor:
-    """Return the parser threads of this process; their small number limits the memory in use."""
+    """Return this process's threads that parse large bodies; their number limits the memory."""
     return ThreadPoolExecutor(PARSE_THREADS, "http")
 
 

@@ -89,7 +89,8 @@ class ServerTls:
             self._use(loaded)
 
     def client(self, transport: asyncio.BaseTransport) -> Client:
-        """Return the client of a connection. Raises UnauthorizedError."""
+        """Return the client of a connection, nameless without a CA of clients. Raises
+        UnauthorizedError if its certificate is missing, not admitted or revoked."""
         if self._clients is None:
             return Client()
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)

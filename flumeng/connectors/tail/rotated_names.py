@@ -45,8 +45,8 @@ def originals(name: str) -> Iterator[str]:
 
 
 def is_numbered(name: str, original: str) -> bool:
-    """Return whether ``name`` is ``original`` plus a number at the end, or a date before the
-    extension. ``app-2.log`` may be another program's log."""
+    """Return whether ``name`` is ``original`` plus a number or time at the end, or with six or more
+    digits before the extension. Not ``app-2.log``: it may be another program's log."""
     if name.startswith(original):
         return _NUMBER.fullmatch(name, len(original)) is not None
     dated = _DATED.fullmatch(name)

@@ -56,7 +56,8 @@ class QueueRow:
 
 @dataclass(frozen=True)
 class LaneRow:
-    """A ``QueueRow`` of a lane. ``at``: its current item, acked to ``position`` at ``since``."""
+    """A lane; fields as in ``QueueRow``. ``running``: an item waits and the lane's task runs.
+    ``at``: the location of its first unfinished item, acked to ``position`` at ``since``."""
 
     flow: str
     lane: str

@@ -288,7 +288,7 @@ class Snapshot:
         return [*own, *view.partitions] if view and view.partitions else own
 
     def is_open(self, flow: str, partition: str) -> bool:
-        """Return whether the partition belongs to the flow and is not drained."""
+        """Return whether the partition belongs to the flow and is not closed and fully acked."""
         journal = self.journals.get(partition)
         if journal is not None:
             return journal.flow == flow and partition not in self.drained

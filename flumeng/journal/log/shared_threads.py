@@ -194,7 +194,8 @@ class Job:
             self._threads._count(self)
 
     def wake(self, after_seconds: float = 0.0) -> None:
-        """Run the job after that time or earlier; never blocks."""
+        """Run the job within ``after_seconds`` once a thread is free; does not wait for it. Raises
+        RuntimeError when no thread can be started."""
         self._threads._wake(self, after_seconds)
 
     def went_on(self) -> None:

@@ -128,9 +128,7 @@ class Burst(Topic):
         return {name: replace(one, newest_us=10**9 + 10**6) for name, one in found.items()}
 
 
-def test_burst_of_young_events_that_waits_long_is_scaled_out(
-    store: FakeStore,
-) -> None:
+def test_burst_of_young_events_that_waits_long_is_scaled_out(store: FakeStore) -> None:
     clock, topic = Clock(1000.0), Burst()
     one = scaler(store, clock)
     steps(one, clock, topic, 1, arriving=100_000, acked=10)

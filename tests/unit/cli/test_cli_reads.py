@@ -180,7 +180,9 @@ def test_a_closed_journal_has_an_end_even_when_its_node_is_gone(
 # -- status
 
 
-def test_status_of_a_healthy_cluster_is_ok_with_a_row_for_each_flow(cluster: Shell, store: FakeStore) -> None:
+def test_status_of_a_healthy_cluster_is_ok_with_a_row_for_each_flow(
+    cluster: Shell, store: FakeStore
+) -> None:
     store.write(paths.live_node("n2"), live(), ABSENT)
     result = cluster.run("status")
     assert (result.exit_code, result.stdout) == (

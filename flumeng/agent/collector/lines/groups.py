@@ -334,8 +334,8 @@ def _bounds(
 def _rest(
     lines: Lines, begin: int, end: int, machine: Machine | None
 ) -> list[tuple[int, int, bool]]:
-    """Return the groups after a cut: begin, end and whether the first line starts an event. Without
-    a ``machine`` this is a single group without a start."""
+    """Return the groups of lines ``[begin, end)``, which follow a cut: begin, end, and whether the
+    first line starts an event. Without a ``machine`` this is a single group without a start."""
     if machine is None or lines.kinds is None:
         return [(begin, end, False)]
     unknown = np.zeros(end - begin, np.bool_)
