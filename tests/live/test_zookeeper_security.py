@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -652,6 +653,29 @@ def test_interrupted_securing_is_continued(sessions: Sessions) -> None:
     assert left, "half of the lists were not set, and nobody says so"
     assert secure(admin) == len(left)
     assert verify_cluster(admin) == []
+
+
+def test_nothing_is_created_open_while_the_schema_record_is_unreadable(
+    admin: Store, sessions: Sessions
+) -> None:
+    assert isinstance(admin, ZooKeeperStore)
+    schema, _ = admin._client.get("/schema")
+    admin._client.set("/schema", b"junk")
+    operator = sessions.of("operator", "al")
+    flow = records.Flow(revision=1)
+    with pytest.raises(UnavailableError, match="access list is unknown while /schema"):
+        operator.write(paths.flow("new"), flow, ABSENT)
+    operator.write(paths.flow("web"), flow, ANY)  # keeps its access list
+    admin._client.set("/schema", schema)
+    wait_for(lambda: can_create(operator, paths.flow("new"), flow))
+    assert acl_mismatches(admin, admin.dump()) == []
+
+
+def can_create(store: Store, path: ZnodePath, value: records.Record) -> bool:
+    with contextlib.suppress(UnavailableError):
+        store.write(path, value, ABSENT)
+        return True
+    return False
 
 
 def test_looser_access_list_is_found_and_repaired(admin: Store) -> None:

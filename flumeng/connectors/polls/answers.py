@@ -196,6 +196,8 @@ class AnswerFiles:
             yield
         except FileNotFoundError as error:
             raise CorruptError(f"{self._name}/{name} no longer exists") from error
+        except MemoryError:  # also one of Arrow's exceptions
+            raise
         except (OSError, ValueError, pa.ArrowException) as error:
             is_store = isinstance(error, OSError) and (error.errno or "AWS Error" in str(error))
             if is_store:

@@ -120,6 +120,7 @@ def connect(
 class ZooKeeperStore:
     """The store. ``_shown``: group secrets sent on every connection. ``_expelled``: the last member
     list lacked this process; it gets no notice of changes, so it rereads the list before it writes.
+    ``_unreadable``: why the access lists were not read last; nothing is created without any.
     ``too_old``: a server was refused. ``_connection``: number that ties watches to a connection."""
 
     def __init__(
@@ -140,6 +141,7 @@ class ZooKeeperStore:
         self._greeted = threading.Event()
         self.too_old = False
         self._secured: Secured | None = None
+        self._unreadable = ""
         self._expelled = False
         self._shown: set[tuple[str, str]] = set()
         self._changing = threading.Lock()
@@ -407,6 +409,9 @@ class ZooKeeperStore:
 
     def _acl(self, path: Path) -> list[Any] | None:
         if self._secured is None:
+            if self._unreadable:
+                why = f"cannot create {path}: its access list is unknown while {self._unreadable}"
+                raise UnavailableError(why)
             return None
         return access_lists.to_kazoo(access_lists.expected(str(path), self._secured))
 
@@ -419,8 +424,10 @@ class ZooKeeperStore:
         if not self._tls:
             return True
         named = self._member.partition(":")[0] in NAMED
+        znode: Path = paths.member(self._member)
         try:
             admitted = self._join_groups() if named else True
+            znode = paths.schema()
             answer = _if_there(self._client.get_async(str(paths.schema())))
             schema = codec.decode(Schema, answer[0]) if answer else None
         except ForbiddenError:
@@ -433,12 +440,13 @@ class ZooKeeperStore:
             time.sleep(FORBIDDEN_SECONDS)
             return False
         except codec.DecodeError as error:
-            log.error("access lists in %s: %s; the last known stay in use", paths.schema(), error)
+            self._unreadable = f"{znode} cannot be read: {error}"
+            log.error("%s; access lists stay as they were", self._unreadable)
             return True
         except UnavailableError as error:
             log.debug("access rights could not be read, retrying: %s", error)
             return False
-        self._secured = Secured.of(schema)
+        self._secured, self._unreadable = Secured.of(schema), ""
         self._expelled = named and self._secured is not None and not admitted
         return True
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 ALIGNMENT = 64
 MAX_ROWS = 65_536
@@ -257,6 +257,8 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
             raise BadFrameError(f"{batch.num_rows} events, but the header says {header.count}")
         batch.validate(full=True)
         _require_times(batch)
+    except MemoryError as error:  # also one of Arrow's exceptions
+        raise UnavailableError(f"not enough memory for {header.count} events") from error
     except (pa.ArrowException, OSError, EOFError, CorruptError) as error:
         raise BadFrameError(f"the record batch cannot be read: {error}") from error
     return batch

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -62,6 +65,36 @@ def test_each_frame_part_begins_aligned() -> None:
     header, state, pad, message, end_pad = (len(memoryview(part)) for part in parts)
     assert header == HEADER_BYTES == ALIGNMENT
     assert (state + pad) % ALIGNMENT == (message + end_pad) % ALIGNMENT == 0
+
+
+@pytest.mark.slow
+def test_lack_of_memory_is_no_damage(tmp_path: Path) -> None:
+    """In a process of its own: its memory is limited, and Arrow takes none in advance."""
+    zeros = pa.array([bytes(1 << 20)] * 200, pa.binary())
+    columns = [zeros, *numbered_events(0, 200).columns[1:]]
+    frame = frame_of(pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
+    (tmp_path / "frame").write_bytes(frame.to_pybytes())
+    given = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    command = [sys.executable, "-c", DECODE_WITHOUT_MEMORY, str(tmp_path / "frame")]
+    result = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert result.stdout == "not enough memory for 200 events\n", result.stderr
+
+
+DECODE_WITHOUT_MEMORY = """
+import resource, sys
+from pathlib import Path
+import pyarrow as pa
+from flumeng.journal.log.frame import decode, identity
+from flumeng.platform.errors import UnavailableError
+
+frame = pa.py_buffer(Path(sys.argv[1]).read_bytes())
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (50 << 20), -1))
+try:
+    decode(frame, identity("web.n1.0.0a1b2c3d"))
+except UnavailableError as error:
+    print(error)
+"""
 
 
 def test_i16_every_flipped_bit_is_noticed() -> None:
