@@ -174,7 +174,7 @@ def test_body_beyond_the_topics_limit_is_truncated(
 
 def test_missing_topic_is_reported(kafka: RealKafka, worker: WorkerProcess) -> None:
     worker.configure(in_kafka(kafka, "absent", listening("http")))
-    worker.eventually(lambda: "create it" in (worker.task("f").get("error") or ""))
+    worker.eventually(lambda: "create the topic" in (worker.task("f").get("error") or ""))
 
 
 def test_compacted_topic_is_refused(kafka: RealKafka, worker: WorkerProcess) -> None:
