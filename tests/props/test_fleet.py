@@ -381,7 +381,7 @@ def days(fleet: Fleet, until: float) -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_two_weeks_of_a_fleet_leave_nothing_unplanned_and_nothing_behind(seed: int) -> None:
     fleet = Fleet(Random(seed))

@@ -23,7 +23,7 @@ def secure(store: FakeStore, *members: str) -> int:
     return secure_cluster(Operator(store, "a", "", 1.0), cluster="c", admit=members)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_members_and_flows_of_a_large_secured_cluster_are_made() -> None:
     store = new_cluster()
     secure(store, *(f"node:ingest-{number:05}.fra1.example.net" for number in range(MEMBERS)))

@@ -58,7 +58,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in FAULTS if name not in NOT_THERE])
 def test_a_fault_of_the_protocol_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for fault in FAULTS[name]:

@@ -398,7 +398,7 @@ QUEUE_MUTANTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", QUEUE_MUTANTS)
 def test_fault_of_a_part_of_a_queue_is_noticed(fault: str) -> None:
     first = QUEUES_NOTICED_SOON_FROM.get(fault, QUEUED - 1)

@@ -70,7 +70,7 @@ class EndsCollectors(World):
                 yield from ((partition, offset) for offset in lane.events(*bounds))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("intents", [Intents, ForgetsWhatIsLeftOut])
 def test_batch_is_repeated_without_the_objects_left_out_of_it(intents: type[Intents]) -> None:
     """Of queues, in targets that know batches by number."""
@@ -133,7 +133,7 @@ class Uneven(World):
                 process.busy = False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("ensemble", [Racing, CountedAlone])
 def test_racing_masters_do_not_exceed_the_move_throttle(ensemble: type[Ensemble]) -> None:
     """Of flows that read from Kafka."""

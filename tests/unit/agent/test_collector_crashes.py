@@ -307,7 +307,7 @@ def test_collector_may_sleep_at_any_step_while_another_does_all_the_work(
         world.check_done()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_collector_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path: Path) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
@@ -327,7 +327,7 @@ def test_collector_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path
             world.check_done()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_owners_may_take_turns_at_any_two_steps(tmp_path: Path) -> None:
     """A third owner comes while the second is in the middle, the second wakes before the first."""
     fresh = worlds(tmp_path)
@@ -378,7 +378,7 @@ def test_owner_that_wakes_up_late_removes_no_staged_file_of_a_later_one(tmp_path
     world.check_shown()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(300))
 def test_three_owners_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
     """Each step of each of three owners may be followed by any step of any other, or by death."""

@@ -173,7 +173,7 @@ def test_hanging_unit_is_found_in_its_step(stage: Stage, step: bytes) -> None:
     assert results == [(0, HUNG, step)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_units_that_wait_for_a_processor_do_not_hang() -> None:
     """However many of them wait for the same one; no more of them begin than are good for."""
     units = tuple(unit(number, Work(0.15)) for number in range(20))

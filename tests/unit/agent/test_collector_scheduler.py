@@ -127,7 +127,7 @@ def world(hang_seconds: float) -> Iterator[World]:
         assert runner.join(PATIENCE_SECONDS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_idle_tasks_take_no_turns_and_a_bounded_number_of_threads(world: World) -> None:
     before = threading.active_count()
     journals = [world.run(number, ScriptedPipeline(world.spec)) for number in range(TASKS)]
@@ -142,7 +142,7 @@ def test_a_thousand_idle_tasks_take_no_turns_and_a_bounded_number_of_threads(wor
     assert world.scheduler.turns - turns < 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_busy_tasks_share_jobs_of_which_few_run_at_once(world: World) -> None:
     def take_long(_ranges: Sequence[Range]) -> None:
         time.sleep(0.0005)

@@ -511,7 +511,7 @@ MANY = [f"{RANDOM.randbytes(20).hex()}.0.AAAAAAAA@kafka" for _ in range(50_000)]
 """Partitions of as many topics, whose names hardly compress."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("registered", [0, discovered.INLINE, discovered.INLINE + 1])
 def test_tens_of_thousands_of_partitions_are_registered_in_parts(
     registered: int, store: ScriptedStore

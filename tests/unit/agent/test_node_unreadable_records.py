@@ -124,7 +124,7 @@ def test_a_flow_that_was_deleted_while_the_node_was_away_is_dropped(bench: Bench
     assert "app.n1.0.light" not in bench.store.children(paths.journals())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_idle_flows_cost_a_node_little(bench: Bench) -> None:
     """Each journal's ack and each flow is looked at once in ten seconds, and nothing is written."""
     flows = [f"f{n}" for n in range(1000)]

@@ -103,7 +103,7 @@ def steps_to_try(world: WorldOfTable) -> list[int]:
     return list(range(first - 4, first + 5))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_owner_may_die_at_any_step(worlds: Iterator[WorldOfTable]) -> None:
     for at in steps_to_try(next(worlds)):
         world = next(worlds)
@@ -114,7 +114,7 @@ def test_owner_may_die_at_any_step(worlds: Iterator[WorldOfTable]) -> None:
         world.check_done()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_owner_may_sleep_at_any_step_while_another_does_all_the_work(
     worlds: Iterator[WorldOfTable],
 ) -> None:
@@ -156,7 +156,7 @@ def test_three_owners_may_take_turns_in_any_order(
     world.check_done()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lost_answer_is_settled_by_looking_again(worlds: Iterator[WorldOfTable]) -> None:
     """A commit may have happened although its owner got an error that the table is away."""
 

@@ -398,7 +398,7 @@ def test_file_with_other_rows_than_dead_letters_is_left_out(flow: Flow) -> None:
     assert seqs(flow.events("web-replay-1")) == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_letters_of_many_files_are_summed_by_place_and_reason(flow: Flow) -> None:
     for number in range(30):
         reason = f"json: malformed at {number}"

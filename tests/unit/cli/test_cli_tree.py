@@ -192,7 +192,7 @@ def test_label_must_be_key_and_value() -> None:
     assert "KEY=VALUE" in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = (

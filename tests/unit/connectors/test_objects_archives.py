@@ -357,7 +357,7 @@ def test_zip_that_cannot_be_unpacked_is_reported_with_the_reason(tmp_path: Path)
     assert "member plain: the zip member is encrypted" in error.why
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"])
 def test_truncated_tar_is_read_up_to_its_end(tmp_path: Path, kind: str) -> None:
     packed = PACK[kind](FILES)

@@ -389,7 +389,7 @@ def test_large_set_of_seen_objects_is_in_files_named_by_zookeeper(tmp_path: Path
     assert len(filed.queue.names()) == 3_600
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_named_files_of_seen_objects_exist_after_a_crash_at_any_step(tmp_path: Path) -> None:
     def second(folder: Path, steps: Steps) -> Filed:
         """A second look: 2,500 objects were seen, 1,100 are new and 1,000 are gone."""

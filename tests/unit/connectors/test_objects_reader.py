@@ -262,7 +262,7 @@ def test_an_empty_item_of_any_name_has_no_events(tmp_path: Path) -> None:
         assert events(reader(), [written(tmp_path / f"a{suffix}", b"", number)]) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("kept", [0.3, 0.999])
 def test_lines_before_the_end_of_a_truncated_item_are_read(

@@ -115,7 +115,7 @@ def texts(table: pa.Table) -> list[bytes]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "avro", "json"])
 def test_files_written_by_sinks_are_read_as_their_json(
     tmp_path: Path, table: pa.Table, texts: list[bytes], form: Format
@@ -158,7 +158,7 @@ def as_json(names: list[str], rows: list[list[str]]) -> list[bytes]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [False, True])
 def test_csv_values_stay_strings_unchanged(tmp_path: Path, packed: bool) -> None:
     names = ["id", "a name", "ümlaut"]
@@ -290,7 +290,7 @@ values = st.recursive(
 )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     texts=st.lists(
@@ -348,7 +348,7 @@ def test_elements_with_numbers_unknown_to_json_are_events_as_written(size: int) 
     ] == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_around_numbers_unknown_to_json_are_read(tmp_path: Path) -> None:
     rows: list[Any] = [{"n": n, "share": 0.5} for n in range(100_000)]
     for n in (0, 7, 8, 50_000, 99_999):
@@ -362,7 +362,7 @@ def test_rows_around_numbers_unknown_to_json_are_read(tmp_path: Path) -> None:
     assert marked(at_records, form="json", records="a.b") == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_array_is_read_in_parts(tmp_path: Path, packed: bool) -> None:
     rows = [{"n": n, "text": "]}," * (n % 5), "deep": [{"a": [n]}]} for n in range(100_000)]
@@ -585,7 +585,7 @@ def at(path: str, data: bytes, size: int = 7) -> list[bytes]:
     return bodies_of(json_elements.elements_at(blocks, path.split(".")))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(
     documents=st.lists(

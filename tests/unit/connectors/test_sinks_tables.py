@@ -588,7 +588,7 @@ def test_old_snapshots_expire_and_no_row_or_number_is_lost(tmp_path: Path) -> No
     assert len(table.current_snapshot().manifests(table.io)) <= 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_snapshots_of_other_writers_stay_with_their_files(tmp_path: Path) -> None:
     """Also old ones that the table had before flumeng wrote to it, and those in between."""
     lake = IcebergDirectory(tmp_path)
@@ -609,7 +609,7 @@ def test_snapshots_of_other_writers_stay_with_their_files(tmp_path: Path) -> Non
     assert counts == [*range(2, 17), 47], "each can still be read"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("properties", "keep", "kept"),
     [

@@ -289,7 +289,7 @@ def test_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster: F
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_node_with_very_many_journals_gets_all_of_them_assigned(cluster: FakeTree) -> None:
     """One collector for many flows of many hosts: its assignment does not fit into one znode."""
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")

@@ -51,7 +51,7 @@ def test_a_plan_in_steps_is_one_chain_of_versions() -> None:
     assert at_rest(interrupted).flows["f"].tasks.keys() == parts[-1].plan.tasks.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_assignment_with_too_many_flows_for_a_transaction_is_written_in_steps() -> None:
     """The checks of the flows' plans weigh more than the tasks."""
     scale = Scale(chroot_bytes=len("/customers/example-corporation/logs/europe-west-1"))

@@ -78,7 +78,7 @@ def bodies() -> list[bytes]:
     return [*repeated, *nested, *keys, *values]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("options", READERS.values(), ids=READERS)
 def test_every_body_is_read_or_has_a_reason_in_time(options: Parse) -> None:
     hostile = bodies()

@@ -90,7 +90,7 @@ def check_recovered(path: Path, frames: int) -> None:
     journal.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("tail", ["cut", "zeros", "garbage"])
 def test_i17_a_tail_torn_at_any_byte_of_the_last_two_frames_is_cut(
     tmp_path: Path, tail: str

@@ -243,7 +243,7 @@ def test_repaired_journal_serves_the_intact_events_and_no_gap(
     assert not inspect(directory).damaged
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_damage
 def test_interrupted_repair_is_repeated(tmp_path: Path, directory: Path, damage: Damage) -> None:
     """Killed at any write or sync: the journal is refused, or it has the loss in it."""

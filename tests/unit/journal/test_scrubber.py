@@ -69,7 +69,7 @@ def test_everything_is_scrubbed_within_the_read_rate(world: World, name: str) ->
     assert world[name].damaged == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", NODES)
 @pytest.mark.parametrize("segment", range(3))
 @pytest.mark.parametrize("at", [-10, -1000, 1000, 20])

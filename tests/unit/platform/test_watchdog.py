@@ -290,7 +290,6 @@ def test_node_that_registers_many_journals_is_no_hang() -> None:
     assert len(turns) == len(local)
 
 
-@pytest.mark.slow
 def test_limit_of_systemd_is_above_the_one_of_the_daemon() -> None:
     """So that the daemon itself can log where it hangs."""
     rests = {"master": measures.STUCK_SECONDS + 10.0, "node": daemon.STUCK_SECONDS}

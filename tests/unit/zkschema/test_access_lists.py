@@ -492,7 +492,7 @@ def test_only_names_of_nodes_operators_and_subscribers_are_members(
         secure(store, member)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_certificates_of_another_cluster_do_not_take_over_this_one(store: FakeStore) -> None:
     secure(store)
     with pytest.raises(UserError, match="certificates name this cluster c, not other"):
