@@ -112,7 +112,7 @@ def test_local_answers_path_makes_the_source_local() -> None:
         ("start_from: soon\n      track: {path: a, type: number}", "expected a number"),
         ("records: a..b", "expected a path"),
         ("records: a\n      format: lines", "only with format: json"),
-        ("redirect_to: ['https://a:b@x/']", "no user or password"),
+        ("redirect_to: ['https://a:b@x/']", "no user and password"),
         ("timeout_seconds: 120", "at most 60"),
     ],
 )

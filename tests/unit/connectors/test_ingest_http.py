@@ -101,7 +101,7 @@ def test_slow_journal_is_answered_with_503() -> None:
             client = await connect()
             client.post(b"x")
             status, _, said = await client.answer()
-            assert (status, said["error"]) == (503, "not durable within 0 s: retry")
+            assert (status, said["error"]) == (503, "the events are not durable within 0 s: retry")
 
     run(test)
 
