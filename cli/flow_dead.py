@@ -282,8 +282,10 @@ def purge(
     operations.require_own_place(store, letters.of)
     if unfinished := letters.unfinished:
         raise ConflictError(
-            f"{', '.join(unfinished)} replays dead letters of flow {name}: wait until it has "
-            f"stopped (`flumeng flow wait {unfinished[0]} --stopped`), or delete it"
+            f"{count(len(unfinished), 'replay')} of flow {name} "
+            f"{'is' if len(unfinished) == 1 else 'are'} not finished ({', '.join(unfinished)}): a "
+            f"running one stops when it is (`flumeng flow wait {unfinished[0]} --stopped`); start "
+            "or delete one that was stopped before"
         )
     replays = letters.replays
     selection = purging.Purge(choice, replays.only(replays.done) if replayed else None)
@@ -306,7 +308,7 @@ def purge(
             damaged = purging.delete(letters.directory, counted, selection, tell)
         _warn(damaged)
         counted.damaged |= damaged
-        replay_lists.forget(letters.directory, name, replays)
+        replay_lists.forget(letters.directory, name, replays, letters.of.current.values())
     if as_json:
         show_json(
             {

@@ -65,7 +65,10 @@ def _rate(text: str) -> float | None:
     try:
         return float(size(text.removesuffix("/s")))
     except ValueError as error:
-        raise UserError(f"RATE is bytes per second, such as 10MB, or off: {error}") from error
+        raise UserError(
+            f"invalid RATE {text!r}: expected a whole number of bytes per second, such as 10MB, or "
+            "off"
+        ) from error
 
 
 def _else(row: CounterRow) -> str:

@@ -87,7 +87,9 @@ def decode(kind: type[R], data: bytes) -> R:
         raise DecodeError(f"{kind.__name__}: expected a JSON object")
     version = document.pop("v", None)
     if not isinstance(version, int):
-        raise DecodeError(f'{kind.__name__}: the format version, field "v", is missing')
+        raise DecodeError(
+            f'{kind.__name__}: the format version, field "v", is missing or not a whole number'
+        )
     if version > kind.VERSION:
         raise NewerVersionError(
             f"{kind.__name__}: the record has format version {version}, and this flumeng reads "

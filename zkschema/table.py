@@ -74,7 +74,10 @@ class Row(Generic[R_co]):
         assert len(names) == expected, f"{self.pattern} takes {expected} names, got {names}"
         for name in names:
             if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be the name of a znode")
+                raise ValueError(
+                    f"{name!r} cannot be the name of a znode: expected 1 to 200 letters, digits "
+                    "and any of ._:@=+~-, but not . or .."
+                )
         return ZPath(self._template % names, self)
 
     def matches(self, path: str) -> tuple[str, ...] | None:

@@ -17,8 +17,10 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
+    if home:
+        how = f"correct or unset JAVA_HOME, or {how}"
     if java is None:
-        raise UserError(f"no java found{' in JAVA_HOME' if home else ''}: {how}")
+        raise UserError(f"no java found{f' in JAVA_HOME, {home}' if home else ''}: {how}")
     version = java_version(java)
     if version is None or version < JAVA_AT_LEAST:
         raise UserError(f"{java} is Java {version or 'unknown'}: {how}")

@@ -91,7 +91,10 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
 @pytest.mark.parametrize(
     ("environment", "complaint"),
     [
-        ({"JAVA_HOME": "/nowhere"}, "no java found in JAVA_HOME: install Java 17"),
+        (
+            {"JAVA_HOME": "/nowhere"},
+            "no java found in JAVA_HOME, /nowhere: correct or unset JAVA_HOME",
+        ),
         ({}, "cannot listen on 127.0.0.1:{port}"),
     ],
 )

@@ -58,7 +58,8 @@ class Commits:
                 if root not in spare:
                     raise
                 log.warning(
-                    "task %s/%s runs although the sink's directory %s is unreachable: %s",
+                    "task %s/%s: directory %s of a sink group is unreachable; old staging there is "
+                    "left to a later owner: %s",
                     *(self._flow, self._task, root, error),
                 )
                 continue
@@ -79,7 +80,7 @@ class Commits:
                 if record is None:
                     continue
                 staged = record.value.staging
-                log.info("task %s/%s finishes commit %s", self._flow, self._task, name)
+                log.info("task %s/%s is about to finish commit %s", self._flow, self._task, name)
                 self._finish(path, record.value)
             except (CorruptError, UnavailableError, UserError, OSError) as error:
                 if own:

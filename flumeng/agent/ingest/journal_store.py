@@ -230,13 +230,15 @@ class JournalStore:
         with self._lock:
             journal = self.journals.get(name)
             if journal is not None and journal.closed:
-                self._remove(name, journal)
+                left = journal.next_seq - journal.acked
+                deleted = f"its flow was deleted, and {left} of its events were not collected"
+                self._remove(name, journal, deleted if left > 0 else "all its events are collected")
 
-    def _remove(self, name: str, journal: Log) -> None:
+    def _remove(self, name: str, journal: Log, why: str) -> None:
         self._keep_state(journal)
         self._forget(name)
         journal.remove()
-        log.info("journal %s is fully collected, and its files are deleted", name)
+        log.info("the files of journal %s are deleted: %s", name, why)
 
     def _keep_state(self, journal: Log) -> None:
         if not _is_replica(journal):
@@ -334,7 +336,7 @@ class JournalStore:
             text = "journal %s: another node ended it at seq %d; %d unconfirmed events are dropped"
             log.warning(text, name, ended.end, cut)
             if not journal.damaged:
-                self._remove(name, journal)
+                self._remove(name, journal, "another node has ended it")
                 return
             self._keep_state(journal)
             self._set_aside(name, journal.damaged)

@@ -26,7 +26,7 @@ from flumeng.journal.replicas.replicas import Replicas
 from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import logs, processes, secrets
 from flumeng.platform.errors import UserError
-from flumeng.platform.listening import RESERVED_FILES
+from flumeng.platform.listening import reserved_files
 from flumeng.platform.security import process
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def main() -> int:
     parent = Parent.take_stdio()
     processes.go_on_without_parent()
     sys.setswitchinterval(SWITCH_SECONDS)
-    _allow_many_files()
+    allow_many_files()
     process.serve_as("node")
     try:
         keystore = process.keystore()
@@ -119,12 +119,12 @@ async def _serve(worker: Worker, parent: Parent) -> None:
     await worker.run(messages)
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard < ENOUGH_FILES:
         log.warning(
-            "open files are limited to %d, and connections to %d fewer: raise the limit "
+            "open files are limited to %d, and connections to fewer than %d: raise the limit "
             "(LimitNOFILE in the systemd unit) for more",
-            *(hard, RESERVED_FILES),
+            *(hard, hard - reserved_files(hard)),
         )

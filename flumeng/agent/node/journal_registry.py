@@ -410,7 +410,9 @@ class JournalRegistry:
         path = paths.journal(str(proposal["journal"]))
         self._polls.soon([path.name])
         (record,) = self._znodes.store.read_each([path])
-        if not isinstance(record, Versioned) or record.version != Version(int(proposal["version"])):
+        if not isinstance(record, Versioned):
+            raise ConflictError(f"unreadable record: {record}" if record else f"{path} is gone")
+        if record.version != Version(int(proposal["version"])):
             raise ConflictError(f"the record {path} has changed meanwhile")
         changed = Membership.from_message(proposal).put_into(record.value)
         self._znodes.store.commit([Put(path, changed, record.version)])

@@ -55,7 +55,11 @@ class TargetChecks:
             self._running.release()
 
     def _run(self, flow: str, text: str) -> list[dict[str, Any]]:
-        log.info("checking the targets of flow %s for an operator", flow)
+        log.info(
+            "contacting the sinks and Kafka brokers of flow %s once for an operator; this writes "
+            "nothing to them",
+            flow,
+        )
         try:
             done = subprocess.run(
                 self._command,

@@ -218,10 +218,13 @@ def replays(directory: DeadLetterDirectory, flow: str, current: Collection[str])
     return Replays(lists, done, frozenset(unused))
 
 
-def forget(directory: DeadLetterDirectory, flow: str, replays: Replays) -> None:
-    """Remove finished lists none of whose files exists any more."""
+def forget(
+    directory: DeadLetterDirectory, flow: str, replays: Replays, current: Collection[str]
+) -> None:
+    """Remove finished lists none of whose files exists any more. ``current``: lists of existing
+    flows, which stay: without the mark such a flow would count as unfinished."""
     there = {file.name for file in directory.files()}
-    for name in replays.done:
+    for name in replays.done.difference(current):
         if there.isdisjoint(replays.lists[name][1]):
             remove(directory, flow, name)
 

@@ -30,10 +30,11 @@ _NOBODY = hashlib.sha256(b"").digest()
 
 
 class Senders:
-    """The senders of one source. ``changed`` is called when ``problem`` has changed."""
+    """The senders of the source at ``address``. ``changed``: called when ``problem`` changes."""
 
-    def __init__(self, options: SenderAuth, changed: Callable[[], None]) -> None:
+    def __init__(self, options: SenderAuth, address: str, changed: Callable[[], None]) -> None:
         self._options = options
+        self._address = address
         self._changed = changed
         self._tokens: Mapping[str, bytes] = {}
         self._passwords: Mapping[str, bytes] = {}
@@ -55,7 +56,10 @@ class Senders:
         try:
             self._tokens, self._passwords = await asyncio.to_thread(self._read)
         except UserError as error:
-            problem = f"auth of the http source still uses the old secrets: {error}"
+            problem = (
+                f"auth of the http source at {self._address} still uses all the old secrets, until "
+                f"each can be read: {error}"
+            )
         if problem != self.problem:
             self.problem = problem
             if problem:

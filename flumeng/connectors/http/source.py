@@ -41,7 +41,7 @@ class HttpSource(Source):
         if options.tls is not None:
             self._tls = ServerTls(options.tls, context.policy, self._on_change)
         if options.auth is not None:
-            self._senders = Senders(options.auth, self._on_change)
+            self._senders = Senders(options.auth, options.listen, self._on_change)
         self._app = HttpApp(options, context, self._tls, self._senders, limits)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None

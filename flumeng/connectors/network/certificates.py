@@ -62,39 +62,41 @@ def _patterns(name: str) -> Iterator[str]:
 
 
 class RevocationLists:
+    """Revocation lists with their issuers. Raises ValueError for an unreadable issuer."""
+
     def __init__(self, lists: Sequence[x509.CertificateRevocationList]) -> None:
-        self._lists = lists
+        self._lists = [(crl.issuer, crl) for crl in lists]
 
     @classmethod
     def read(cls, path: str) -> RevocationLists:
         """Read PEM revocation lists. Raises UserError for an unusable file."""
         try:
             parts = Path(path).read_bytes().split(_BEGIN)[1:]
-            lists = [x509.load_pem_x509_crl(_BEGIN + part) for part in parts]
+            lists = cls([x509.load_pem_x509_crl(_BEGIN + part) for part in parts])
         except OSError as error:
             raise UserError(
                 f"cannot read {path}: {error.strerror}; senders are rejected"
             ) from error
         except ValueError as error:
             raise UserError(f"{path} is damaged: {error}; senders are rejected") from error
-        if not lists:
+        if not parts:
             raise UserError(f"{path} contains no PEM revocation lists; senders are rejected")
-        return cls(lists)
+        return lists
 
     def has(self, certificate: bytes) -> bool:
         """Return whether a certificate (DER) is revoked. Raises ValueError if unreadable."""
         shown = x509.load_der_x509_certificate(certificate)
         return any(
-            crl.issuer == shown.issuer
+            issuer == shown.issuer
             and crl.get_revoked_certificate_by_serial_number(shown.serial_number) is not None
-            for crl in self._lists
+            for issuer, crl in self._lists
         )
 
     def outdated(self, now: datetime) -> tuple[str, ...]:
         """Return a sentence for each outdated list."""
         return tuple(
-            f"the revocation list of {crl.issuer.rfc4514_string()} expired at "
+            f"the revocation list of {issuer.rfc4514_string()} expired at "
             f"{crl.next_update_utc:%Y-%m-%dT%H:%M:%SZ}: its senders are rejected"
-            for crl in self._lists
+            for issuer, crl in self._lists
             if crl.next_update_utc is not None and crl.next_update_utc <= now
         )

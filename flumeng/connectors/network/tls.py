@@ -100,7 +100,10 @@ class ServerTls:
         try:
             revoked = self.is_revoked(certificate)
         except ValueError as error:
-            raise UnauthorizedError(f"{client.name}: {error}") from error
+            raise UnauthorizedError(
+                f"{client.name}: the issuer of its certificate is unreadable, and so not compared "
+                f"with the revocation lists: {error}"
+            ) from error
         if revoked:
             raise UnauthorizedError(f"{client.name}: its certificate is revoked")
         return client

@@ -53,7 +53,7 @@ class Explode(FilterOptions):
         entry = self._entry(kind, columns)
         if self.column in EVENT and self.column not in RECEIVED:
             raise ValueError(
-                f"the column {self.column} identifies the event and cannot be exploded"
+                f"{self.column} is the name of a column that flumeng sets: it cannot be exploded"
             )
         others = {name: kind for name, kind in columns.items() if name != self.column}
         require_new(others, [self.target])

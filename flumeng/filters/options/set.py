@@ -30,7 +30,7 @@ def check_target(text: str) -> None:
     if text == _ATTRS:
         raise ValueError("expected an entry of attrs, like attrs.environment")
     if text in EVENT and text not in RECEIVED:
-        raise ValueError(f"the column {text} identifies the event and cannot be changed")
+        raise ValueError(f"{text} is the name of a column that flumeng sets: it cannot be changed")
     check_column(text)
 
 

@@ -118,6 +118,8 @@ class GroupCommit(Generic[Item]):
         self._behind = False
         self._held_by = ""
         self._pressure = False
+        self._told = ""
+        """The logged reason of the current hold."""
         self._told_at = -inf
         self._ack = 0
         self._trimmed = 0
@@ -359,13 +361,17 @@ class GroupCommit(Generic[Item]):
             self._settle_confirmed()
 
     def _hold(self, error: HeldError) -> None:
-        if not self._held_by and time.monotonic() - self._told_at >= TELL_AGAIN_SECONDS:
+        now = time.monotonic()
+        if error.cause != self._told and now - self._told_at >= TELL_AGAIN_SECONDS:
             log.warning("%s; the journal takes no events until that changes", error)
-            self._told_at = time.monotonic()
+            self._told, self._told_at = error.cause, now
         self._set_held_by(error.cause)
 
     def _set_held_by(self, cause: str) -> None:
         if cause != self._held_by:
+            if self._told and not cause:
+                log.info("journal %s takes events again", self._journal.id)
+                self._told = ""
             with self._lock:
                 self._held_by = cause
                 self._tell_pressure()

@@ -117,7 +117,8 @@ class ReplicaOnDisk:
                 self._replace(self.journal.reopened())
             except CorruptError as error:
                 self.damaged = str(error)
-                log.error("the replica of journal %s here will be recreated: %s", name, error)
+                text = "replica %s is damaged; its primary recreates it, if there is one: %s"
+                log.error(text, name, error)
                 return False
             except (FlumengError, OSError) as error:
                 log.warning("the replica of journal %s here cannot be used yet: %s", name, error)

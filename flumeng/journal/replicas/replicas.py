@@ -43,6 +43,7 @@ LOOK_SECONDS = 0.5
 BYTES_PER_SECOND = 8 << 20
 AGAIN_SECONDS = 10.0
 """Seconds before a journal that failed a scrub is read again."""
+_SET_ASIDE = "replica %s is damaged and kept as %s; its primary recreates it, if there is one: %s"
 
 
 class Replicas:
@@ -71,6 +72,7 @@ class Replicas:
         self._scrubber = Scrubber(lambda: list(self.journals.values()))
         self._links = Links(lambda name: self._addresses.get(name, ""), self._throttle)
         self._refusals = RateLimitedLog(log)
+        self._failures: dict[str, RateLimitedLog] = {}
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
         """Removed damaged replicas; their primaries are asked to begin again."""
@@ -86,11 +88,7 @@ class Replicas:
         try:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
-            aside = set_aside(path)
-            log.error(
-                "replica %s is damaged and will be recreated; it is kept as %s: %s",
-                *(path.name, aside, error),
-            )
+            log.error(_SET_ASIDE, path.name, set_aside(path), error)
         except FlumengError as error:
             log.error("cannot open replica %s, which is ignored: %s", path.name, error)
         else:
@@ -156,30 +154,24 @@ class Replicas:
                 try:
                     journal.set_membership(*record)
                 except (FlumengError, OSError) as error:
-                    log.error("journal %s cannot use its new replica set: %s", name, error)
+                    log.error("journal %s cannot act on its new record: %s", name, error)
 
-    def _set_aside_damaged(self) -> None:
-        """Rename damaged replicas whose primary is alive. Raises OSError."""
+    def _set_aside_if_damaged(self, name: str, journal: ReplicatedJournal) -> None:
+        """Rename a damaged replica, unless it may be the last one. Raises OSError."""
+        if not journal.damaged or journal.leads:
+            return
         with self._lock:
-            stored = [(name, self.journals[name]) for name in self._stored]
-        for name, journal in stored:
-            if not journal.damaged or journal.leads:
-                continue
-            with self._lock:
-                if name not in self._stored:
-                    continue
-                self._to_begin.add(name)
-            aside = journal.set_aside_damaged()
-            if aside is None:
-                continue
-            with self._lock:
-                self.journals = {n: replica for n, replica in self.journals.items() if n != name}
-                self._stored.discard(name)
-                self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
-            log.error(
-                "replica %s is damaged and will be recreated; it is kept as %s: %s",
-                *(name, aside, journal.damaged),
-            )
+            if name not in self._stored:
+                return
+            self._to_begin.add(name)
+        aside = journal.set_aside_damaged()
+        if aside is None:
+            return
+        with self._lock:
+            self.journals = {n: replica for n, replica in self.journals.items() if n != name}
+            self._stored.discard(name)
+            self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
+        log.error(_SET_ASIDE, name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
         journal = self.journals.get(name)
@@ -216,15 +208,22 @@ class Replicas:
             for proposal in proposals.values():
                 self.send(proposal)
             now = self._clock()
-            for journal in self.journals.values():
-                try:
-                    journal.tick(now)
-                except Exception:
-                    log.exception("journal %s: periodic work failed", journal.id)
-            try:
-                self._set_aside_damaged()
-            except Exception:
-                log.exception("cannot set a damaged replica aside")
+            for name, journal in self.journals.items():
+                self._try(f"journal {name}: periodic work failed", journal.tick, now)
+                self._try(
+                    f"replica {name} is damaged and cannot be set aside",
+                    *(self._set_aside_if_damaged, name, journal),
+                )
+
+    def _try(self, failure: str, work: Callable[..., None], *arguments: Any) -> None:
+        """Do periodic work; log an expected failure once a minute, others with a traceback."""
+        try:
+            work(*arguments)
+        except (FlumengError, OSError) as error:
+            rare = self._failures.setdefault(failure, RateLimitedLog(log))
+            rare.warning("%s, and is tried again: %s", failure, error)
+        except Exception:
+            log.exception("%s", failure)
 
     # Messages of primaries elsewhere to the replicas here.
 

@@ -301,6 +301,25 @@ def test_foreign_directory_is_left_alone_and_reported(
         assert (tmp_path / "journals/0" / name / "note").exists()
 
 
+@pytest.mark.parametrize(
+    ("acked", "why"),
+    [
+        (10, "all its events are collected"),
+        (4, "its flow was deleted, and 6 of its events were not collected"),
+    ],
+)
+def test_deletion_of_a_journal_is_logged_with_its_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, acked: int, why: str
+) -> None:
+    caplog.set_level("INFO")
+    journal_store, name = journal_of_ten(tmp_path)
+    journal_store.close_all_but(frozenset())
+    journal_store.trim(name, acked)
+    journal_store.remove(name)
+    journal_store.close()
+    assert f"the files of journal {name} are deleted: {why}" in caplog.messages
+
+
 def journal_of_ten(place: Path) -> tuple[JournalStore, str]:
     """The journal store of a restarted process, and its journal with ten events."""
     journal_store = JournalStore(place, "n1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -15,6 +16,7 @@ import uvloop
 
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.process import allow_many_files
 from flumeng.agent.ingest.source_runner import PortClaims
 from flumeng.agent.ingest.worker_group import WorkerGroup
 from flumeng.connectors.api.received_block import ReceivedBlock
@@ -395,3 +397,13 @@ def test_paused_udp_socket_is_not_read() -> None:
         await source.stop()
 
     run(test)
+
+
+@pytest.mark.parametrize(("limit", "connections"), [(512, 384), (4096, 3840)])
+def test_low_limit_of_open_files_is_reported_with_the_connections_that_it_leaves(
+    limit: int, connections: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    allow_many_files()
+    assert f"limited to {limit}, and connections to fewer than {connections}:" in caplog.text

@@ -281,15 +281,15 @@ def test_change_of_another_record_than_the_known_one_is_refused(
 ) -> None:
     asked = proposal(store, Membership.of(put(store, OURS)).without("n2/b"))
     after = put(store, OURS, term=5)
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match="changed meanwhile"):
         memberships.change(asked)
     assert read(store) == after
     asked["version"] = 1
     damage(store, OURS)
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match="unreadable record"):
         memberships.change(asked)
     store.remove(paths.journal(OURS), ANY)
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match=f"{OURS} is gone"):
         memberships.change(asked)
     assert not store.exists(paths.journal(OURS))
 

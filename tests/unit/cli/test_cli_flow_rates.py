@@ -83,7 +83,7 @@ def test_choke_is_removed_with_its_node(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("web", "fast"), "RATE is bytes per second, such as 10MB, or off"),
+        (("web", "fast"), "a whole number of bytes per second, such as 10MB, or off\n"),
         (("web", "0"), "to let nothing through, pause the flow"),
         (("wob", "1MB"), 'there is no flow "wob"'),
         (("web", "1MB", "--node", "n3"), 'there is no node "n3"'),

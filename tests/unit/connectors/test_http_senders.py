@@ -182,7 +182,7 @@ def test_health_needs_no_credentials() -> None:
 def test_changed_secret_is_used_and_a_missing_one_is_reported(stored: Path) -> None:
     async def test() -> None:
         changes: list[str] = []
-        senders = Senders(auth(), lambda: changes.append(senders.problem))
+        senders = Senders(auth(), "[::]:8080", lambda: changes.append(senders.problem))
         await senders.start()
         put(stored, "shop", "other")
         await senders.refresh()
@@ -195,7 +195,8 @@ def test_changed_secret_is_used_and_a_missing_one_is_reported(stored: Path) -> N
             await senders.refresh()
         (problem,) = changes
         assert problem.startswith(
-            "auth of the http source still uses the old secrets: there is no secret next"
+            "auth of the http source at [::]:8080 still uses all the old secrets, until each can "
+            "be read: there is no secret next"
         )
         assert senders.of(f"Bearer {NEXT}".encode()) == "shop-next"
         assert senders.of(b"Bearer other") == "shop"
@@ -212,7 +213,7 @@ def test_invalid_token_keeps_the_source_from_starting(stored: Path, secret: str)
     async def test() -> None:
         put(stored, "shop", secret)
         with pytest.raises(UserError) as error:
-            await Senders(auth(), lambda: None).start()
+            await Senders(auth(), "[::]:8080", lambda: None).start()
         assert not secret or secret not in str(error.value)
 
     run(test)

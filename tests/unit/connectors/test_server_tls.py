@@ -155,7 +155,14 @@ def test_revoked_client_is_refused(authority: Authority) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("damage", ["gone", "no list", "damaged"])
+def with_unreadable_issuer(crl: str) -> str:
+    """The list, whose issuer is no UTF-8: cryptography loads it, and OpenSSL does not."""
+    content = ssl.PEM_cert_to_DER_cert(crl.replace("X509 CRL", "CERTIFICATE"))
+    damaged = ssl.DER_cert_to_PEM_cert(content.replace(b"authority", b"\xffuthority"))
+    return damaged.replace("CERTIFICATE", "X509 CRL")
+
+
+@pytest.mark.parametrize("damage", ["gone", "no list", "damaged", "no issuer"])
 def test_all_clients_are_refused_without_a_readable_revocation_list(
     authority: Authority, damage: str
 ) -> None:
@@ -165,10 +172,12 @@ def test_all_clients_are_refused_without_a_readable_revocation_list(
         tls = made(options(authority, client_crl=str(path)))
         await tls.start()
         server = Server(tls)
+        text = path.read_text()
         if damage == "gone":
             path.unlink()
+        elif damage == "no issuer":
+            path.write_text(with_unreadable_issuer(text))
         else:
-            text = path.read_text()
             path.write_text("no list" if damage == "no list" else text[:100] + "x" + text[150:])
         await tls.refresh()
         assert str(path) in tls.problem
@@ -223,6 +232,24 @@ def test_revocation_counts_although_another_file_is_invalid(authority: Authority
         authority.revoke(path, bad[0])
         await tls.refresh()
         assert tls.is_revoked(certificate)
+
+    run(test)
+
+
+def test_list_with_an_unreadable_issuer_leaves_the_previous_one_in_use(
+    authority: Authority,
+) -> None:
+    """Else connections that were accepted before could not be checked any more."""
+
+    async def test() -> None:
+        bad = authority.issue("bad", "bad.example")
+        path = authority.revoke(authority.folder / "crl.pem", bad[0])
+        tls = made(options(authority, client_crl=str(path)))
+        await tls.start()
+        path.write_text(with_unreadable_issuer(path.read_text()))
+        await tls.refresh()
+        assert f"{path} is damaged" in tls.problem
+        assert tls.is_revoked(ssl.PEM_cert_to_DER_cert(bad[0].read_text()))
 
     run(test)
 

@@ -138,7 +138,7 @@ def test_path_covers_paths_below_it_and_none_beside_it() -> None:
         tokens={"a": "${secret:a}", "b": "${secret:b}"},
         paths={"/shop": ("a",), "/shop/till": ("b",)},
     )
-    senders = Senders(auth, lambda: None)
+    senders = Senders(auth, "[::]:8080", lambda: None)
     expected = {
         "/shop": {"a"},
         "/shop/x": {"a"},

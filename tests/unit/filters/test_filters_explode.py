@@ -104,7 +104,7 @@ SEARCH = "elasticsearch: {hosts: ['http://s:9200'], index: a"
         ("explode: l\n    when: 'n > 1'", "noop", "explode takes no condition"),
         ("explode: n", "noop", "n is a integer, not an array or JSON"),
         ("explode: m", "noop", "there is no column m"),
-        ("explode: journal", "noop", "journal identifies the event"),
+        ("explode: journal", "noop", "journal is the name of a column that flumeng sets"),
         ("explode: {column: l, to: A}", "noop", "there is a column A already"),
         ("select: [a]\n  - explode: a", "noop", "JSON needs the column attrs"),
         ("explode: l", f"{SEARCH}}}", "several rows of an event, and elasticsearch"),

@@ -133,7 +133,7 @@ def problem(step: str) -> str:
         ("set: {b: 'x {l}'}", "l is a array, which cannot be in a text"),
         ("set: {n: 'x'}", "n is a integer, and its new value a string"),
         ("set: {attrs: 'x'}", "an entry of attrs"),
-        ("set: {seq: 'x'}", "seq identifies the event"),
+        ("set: {seq: 'x'}", "seq is the name of a column that flumeng sets: it cannot be changed"),
         ("set: {__seq: 'x'}", "not beginning with __"),
         ("set: {A: 'x'}", "there is a column A already"),
         ("set: {columns: {b: x}}", "expected a value"),

@@ -33,7 +33,8 @@ class CopiedJournal:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.synced = self.everywhere = 0
-        self.lost = self.held = False
+        self.lost = False
+        self.held = ""
         self._wake: Callable[[], None] = lambda: None
 
     def encode(self, batch: object, state: object = None) -> Event:
@@ -41,7 +42,7 @@ class CopiedJournal:
 
     def append_encoded(self, payload: Event) -> int:
         if self.held:
-            raise HeldError("too few replicas", "too few replicas")
+            raise HeldError(self.held, self.held)
         self.events.append(payload)
         return len(self.events) - 1
 
@@ -209,14 +210,44 @@ def test_appended_events_settle_while_the_journal_takes_no_more(
     journal: CopiedJournal, commits: Commits
 ) -> None:
     commits.submit(0)
-    journal.held = True
+    journal.held = "too few replicas"
     commits.commit.submit(Event(1))
     wait_for(lambda: commits.commit.held_by == "too few replicas")
     assert commits.pressure == [True]
     journal.reach(1)
     wait_for(lambda: commits.durable == [([0], 1)])
     assert (commits.pressure, commits.commit.held_by) == ([True], "too few replicas")
-    journal.held = False
+    journal.held = ""
     journal.reach(2)
     wait_for(lambda: commits.durable == [([0], 1), ([1], 2)])
     wait_for(lambda: commits.pressure == [True, False])
+
+
+def test_hold_is_logged_with_each_reason_and_its_end(
+    journal: CopiedJournal,
+    commits: Commits,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also when the journal waited for its replicas before, without a line."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(group_commit, "TELL_AGAIN_SECONDS", 0.0)
+
+    def wait_for_hold(reason: str) -> None:
+        wait_for(lambda: commits.commit.held_by == reason)
+
+    commits.submit(0)
+    wait_for_hold("other replicas do not have it yet")
+    for reason in ("too few replicas", "the disk is full"):
+        journal.held = reason
+        commits.commit.submit(Event(1))
+        wait_for_hold(reason)
+    journal.reach(3)
+    journal.held = ""
+    wait_for(lambda: commits.pressure == [True, False])
+    rest = "; the journal takes no events until that changes"
+    assert caplog.messages == [
+        f"too few replicas{rest}",
+        f"the disk is full{rest}",
+        f"journal {journal.id} takes events again",
+    ]

@@ -33,7 +33,7 @@ from tests.testkit.journal import FaultyDisk, numbered_events
 from tests.testkit.waiting import wait_for
 from tests.unit.journal.test_replicas_store import close, open_store, position, take, tell
 
-THEIRS = "web.n9.0.00000000"
+THEIRS, SECOND = "web.n9.0.00000000", "web.n9.0.00000001"
 NOBODY = Peer(None)
 
 
@@ -309,6 +309,41 @@ def test_replica_removed_during_the_damage_check_ends_no_thread(
     time.sleep(2 * LOOK_SECONDS)
     monkeypatch.undo()
     damage(store, far)
+
+
+def test_replica_that_cannot_be_set_aside_keeps_no_other_from_it(
+    store: JournalStore,
+    far: ReplicaJournal,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its failure and that of its other work are lines without a traceback, and not repeated."""
+    second = ReplicaJournal.make(tmp_path / "n9", SECOND, Replica.new("n9"), term=5)
+    second.append(numbered_events(0, 30), {"app.log": 1000})
+    second.sync()
+    second.advance(30)
+    for journal in (far, second):
+        replica_of(store, journal)
+    failing, other = (store.replicas.journals[name] for name in (THEIRS, SECOND))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    for name in ("set_aside_damaged", "tick"):
+        monkeypatch.setattr(failing, name, fail)
+    for replica in (failing, other):
+        replica.mark_damaged("a bit")
+    for journal in (far, second):
+        replica_of(store, journal)
+    store.replicas.start(lambda _: None)
+    wait_for(lambda: SECOND not in store.replicas.replicas, lambda: store.replicas.replicas)
+    time.sleep(2 * LOOK_SECONDS)
+    failures = [record for record in caplog.records if "no space" in record.getMessage()]
+    assert [record.exc_info for record in failures] == [None, None]
+    assert list(store.replicas.replicas) == [THEIRS]
+    monkeypatch.undo()
+    second.close()
 
 
 def test_replica_that_fails_to_close_keeps_no_other_from_closing(

@@ -134,13 +134,17 @@ def supersede(store: JournalStore, name: str) -> None:
 
 
 def test_events_that_the_new_primary_lacks_are_removed_and_read_again(
-    store: JournalStore, tmp_path: Path
+    store: JournalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     journal = written(store)
     store.give_back(journal)
     supersede(store, journal.id)
     store.give_up_superseded({journal.id: Ended(20, gone=False)})
     assert store.journals == {}
+    assert f"the files of journal {journal.id} are deleted: another node has ended it" in (
+        caplog.messages
+    )
     assert journal.id not in store.replicas.journals
     assert not (tmp_path / "n1/journals/0" / journal.id).exists()
     assert position(store) == 20
