@@ -242,7 +242,7 @@ def test_syslog_after_json_keeps_the_parse_error_of_json(frame: Frames) -> None:
         (Parse("json", schema="user STRNG,"), "not a list of columns"),
         (Parse("json", schema="INT"), "not a list of columns"),
         (Parse("json", schema="body STRING"), "column body exists already"),
-        (Parse("json", schema="ts STRING"), "ts is an event column"),
+        (Parse("json", schema="ts STRING"), "event column ts must have the type"),
         (Parse("regex", "(?P<host>.)"), "column host exists already"),
         (Parse("regex", "(?P<a>.)("), "parse:"),
     ],

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pyarrow as pa
+import pytest
 import uvloop
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -143,6 +144,7 @@ heads = st.sampled_from(
 conversations = st.lists(st.one_of(heads, st.binary(max_size=50)), max_size=12).map(b"".join)
 
 
+@pytest.mark.slow
 @settings(parent=bounded, max_examples=max(EXAMPLES // 8, 1))
 @given(st.lists(conversations, min_size=1, max_size=8))
 def test_http_answers_or_closes_and_serves_the_next_request(said: list[bytes]) -> None:

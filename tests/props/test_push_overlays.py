@@ -95,6 +95,7 @@ def test_an_empty_patch_changes_nothing(base: Any) -> None:
     assert laid(base, {}) == laid(base) == yaml.safe_load(yaml.safe_dump(base))
 
 
+@pytest.mark.slow
 @given(plain, patches)
 @settings(max_examples=3 * settings().max_examples)
 def test_patch_is_idempotent(base: Any, patch: Any) -> None:

@@ -62,6 +62,7 @@ def test_the_mean_age_of_events_is_exact_over_any_batches(sums: Sums) -> None:
     assert times.take().received is None
 
 
+@pytest.mark.slow
 def test_time_of_a_sink_excludes_the_stages_before_it(sums: Sums) -> None:
     times = BatchTimes(sums, TASK, [SINK])
     write = TimeWrite((slow, iter), TASK, SINK, AccumulatorHandle.of(sums))

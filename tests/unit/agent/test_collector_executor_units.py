@@ -181,6 +181,7 @@ def test_units_that_wait_for_a_processor_do_not_hang() -> None:
     assert [kind for _, kind, _ in results] == [ROWS] * 20
 
 
+@pytest.mark.slow
 def test_waiting_unit_is_not_hung_while_others_end() -> None:
     units = tuple(unit(number, Wait(0.4 * (1 + number))) for number in range(AT_ONCE))
     results = run_together(units, slow_seconds=0.1, limit_seconds=0.6, cpu_clock=lambda: 0.0)

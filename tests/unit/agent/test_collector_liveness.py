@@ -34,6 +34,7 @@ class Parent:
         self._stop.wait(PATIENCE_SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["none", "configure", "watch"])
 def test_hung_loop_keeps_the_collector_silent(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, hung = threading.Event(), threading.Event()

@@ -34,6 +34,7 @@ def world() -> Iterator[World]:
         yield world
 
 
+@pytest.mark.slow
 def test_events_in_closed_journals_do_not_wait_for_more(world: World) -> None:
     world.run(ScriptedPipeline(spec(seconds=86_400.0)))
     world.safe[JOURNAL] = 30
@@ -102,6 +103,7 @@ def test_draining_task_finishes_its_batch_and_releases(world: World) -> None:
     assert (world.ack(), world.statuses[-1].error) == (10, None)
 
 
+@pytest.mark.slow
 def test_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(world: World) -> None:
     pipeline = ScriptedPipeline(spec(seconds=3600.0))
     world.safe[JOURNAL] = 99
@@ -118,6 +120,7 @@ def test_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(world
     assert world.ack() == 101
 
 
+@pytest.mark.slow
 def test_handoff_delivers_present_events_once_in_as_many_batches_as_needed(world: World) -> None:
     pipeline = ScriptedPipeline(spec(seconds=3600.0))
     world.safe[JOURNAL] = 40
@@ -138,6 +141,7 @@ def test_handoff_delivers_present_events_once_in_as_many_batches_as_needed(world
     assert world.states() == ["running"], "nothing was claimed anew"
 
 
+@pytest.mark.slow
 def test_handoff_continues_when_one_of_its_batches_fails(world: World) -> None:
     failures = [UnavailableError("away"), UnavailableError("away")]
 
@@ -168,6 +172,7 @@ def test_a_handoff_waits_for_a_partition_that_cannot_be_reached(world: World) ->
     wait_for(lambda: world.ack() == 5)
 
 
+@pytest.mark.slow
 def test_batch_that_has_its_bytes_waits_no_longer(world: World) -> None:
     """And is cut where it has them, by the mean size of earlier events."""
     text = (

@@ -349,6 +349,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.close()
 
 
+@pytest.mark.slow
 def test_other_journals_go_on_and_a_repair_heals_without_a_restart(world: World) -> None:
     world.runner.start()
     wait_for(lambda: (world.ack(BAD), world.ack(GOOD)) == (70, 50))
@@ -405,6 +406,7 @@ def test_at_most_once_gives_up_the_damaged_batch(world: World) -> None:
     assert {status.state for status in world.statuses} == {"running"}
 
 
+@pytest.mark.slow
 def test_events_above_the_ack_at_the_claim_are_marked_replayed(world: World) -> None:
     Acks.claim(world.store, Publisher(world.store), "web", 1, [BAD])
     world.runner.start()

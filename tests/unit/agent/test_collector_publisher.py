@@ -104,6 +104,7 @@ def test_task_that_is_alone_waits_for_nothing(store: WatchedStore) -> None:
     assert offset(store, "a") == 1
 
 
+@pytest.mark.slow
 def test_acks_that_come_soon_after_share_a_transaction(
     store: WatchedStore, publisher: Publisher
 ) -> None:
@@ -123,6 +124,7 @@ def test_full_transaction_is_sent_at_once(store: WatchedStore) -> None:
     assert store.sizes == [FULL_ACKS] * 3
 
 
+@pytest.mark.slow
 def test_large_commit_records_do_not_share_a_transaction(
     store: WatchedStore, publisher: Publisher
 ) -> None:
@@ -142,6 +144,7 @@ def test_large_commit_records_do_not_share_a_transaction(
     assert max(store.sizes) <= 2 * 3
 
 
+@pytest.mark.slow
 def test_a_fenced_partition_fails_only_its_own_task(
     store: WatchedStore, publisher: Publisher
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_fenced_partition_fails_only_its_own_task(
     assert [offset(store, f"a{n}") for n in range(5)] == [1, 1, 0, 1, 1]
 
 
+@pytest.mark.slow
 def test_transaction_that_cannot_be_sent_fails_only_its_own_task(
     store: WatchedStore, publisher: Publisher
 ) -> None:
@@ -166,6 +170,7 @@ def test_transaction_that_cannot_be_sent_fails_only_its_own_task(
     assert [offset(store, f"p{n}") for n in range(2)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_commit_record_is_written_with_its_acks_or_not_at_all(
     store: WatchedStore, publisher: Publisher
 ) -> None:
@@ -182,6 +187,7 @@ def test_commit_record_is_written_with_its_acks_or_not_at_all(
     assert [offset(store, f"p{n}") for n in range(3)] == [1, 0, 1]
 
 
+@pytest.mark.slow
 def test_lost_reply_is_found_to_have_been_written(
     store: WatchedStore, publisher: Publisher
 ) -> None:
@@ -196,6 +202,7 @@ def test_lost_reply_is_found_to_have_been_written(
     assert offset(store, "b2") == 2
 
 
+@pytest.mark.slow
 def test_lost_request_is_sent_again(store: WatchedStore, publisher: Publisher) -> None:
     acks = claim(store, publisher, "a", "b")
     store.commits += [store.lose_request, store.lose_reply]
@@ -205,6 +212,7 @@ def test_lost_request_is_sent_again(store: WatchedStore, publisher: Publisher) -
     assert offset(store, "b") == 2
 
 
+@pytest.mark.slow
 def test_late_request_is_not_taken_for_another_owner(
     store: WatchedStore, publisher: Publisher
 ) -> None:
@@ -248,6 +256,7 @@ def test_lost_transaction_is_not_taken_for_ours_once_another_has_claimed(
     assert found.value == Ack(epoch=epoch, offset=1 if lost == "reply" else 0)
 
 
+@pytest.mark.slow
 def test_no_task_waits_for_ever_when_the_outcome_is_unknown(store: WatchedStore) -> None:
     publisher = Publisher(store, gap_seconds=GAP_SECONDS, settle_seconds=0.1)
     acks = claim(store, publisher, "a")
@@ -314,6 +323,7 @@ def test_every_call_is_answered_for_any_timing(store: WatchedStore) -> None:
     assert len(store.sizes) < 20 * 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "error"), [(1, CorruptError), (99, UserError)], ids=["damaged", "newer"]
 )

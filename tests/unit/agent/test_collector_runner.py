@@ -102,6 +102,7 @@ def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world: World) -
     wait_for(lambda: world.ack() == 200)
 
 
+@pytest.mark.slow
 def test_failed_batch_is_reported_once_and_retried_from_the_ack(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +124,7 @@ def test_failed_batch_is_reported_once_and_retried_from_the_ack(
     assert world.counted(table.COLLECT_FAILURES) == {("web", "failed"): 2}
 
 
+@pytest.mark.slow
 def test_task_is_unhealthy_after_three_failures_until_all_is_delivered(world: World) -> None:
     tries = []
 
@@ -154,6 +156,7 @@ def test_a_batch_behind_a_failed_one_is_not_acked(world: World) -> None:
     assert world.ack() == 0
 
 
+@pytest.mark.slow
 def test_too_wide_batch_becomes_smaller_and_is_no_failure(world: World) -> None:
     def refuse_wide(ranges: Sequence[Range]) -> None:
         if sum(piece.events for piece in ranges) > BatchSize.LEAST:
@@ -296,6 +299,7 @@ def test_a_small_batch_of_a_large_backlog_may_share_a_job(world: World) -> None:
     assert task.backlog(eager=False).events == 100
 
 
+@pytest.mark.slow
 def test_unavailable_target_is_reported_while_the_task_retries(world: World) -> None:
     """Until a batch is written again. The task retries and has not failed."""
     away = threading.Event()
@@ -321,6 +325,7 @@ def test_unavailable_target_is_reported_while_the_task_retries(world: World) -> 
     assert len(world.statuses) == told + 1, "nothing was said twice while it was away"
 
 
+@pytest.mark.slow
 def test_cause_of_a_retry_replaces_the_failure_reported_before(world: World) -> None:
     """A batch hangs once; then the sink refuses connections, and the task reports that."""
     causes: list[Exception] = [HungError("a batch has hung")]
@@ -337,6 +342,7 @@ def test_cause_of_a_retry_replaces_the_failure_reported_before(world: World) -> 
     assert world.states()[2:] == ["retrying"] * len(world.states()[2:])
 
 
+@pytest.mark.slow
 def test_full_journal_starts_a_batch_early(world: World) -> None:
     """Its senders wait, so that no more events gather; else the batch waits for an hour."""
     patient = replace(spec(), batch=replace(spec().batch, seconds=3600.0))
@@ -364,6 +370,7 @@ def test_idle_flow_writes_no_batch(world: World) -> None:
     assert len(written) == jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle"])
 def test_task_claims_again_after_an_import_while_it_runs(world: World, idle: bool) -> None:
     """The import brings the same epochs. Where no tree is there nothing is claimed, so that the

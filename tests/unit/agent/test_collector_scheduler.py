@@ -198,6 +198,7 @@ def test_batches_of_a_shared_job_are_small_for_any_batch_size(world: World) -> N
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang_seconds", [0.3])
 def test_hanging_batch_is_given_up_reported_and_repeated_and_harms_no_other(world: World) -> None:
     may_end = threading.Event()

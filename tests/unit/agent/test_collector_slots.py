@@ -140,6 +140,7 @@ def test_two_requests_of_one_task_wait_independently() -> None:
     assert slots.next(apart=False) == [after]
 
 
+@pytest.mark.slow
 def test_batch_without_a_thread_has_not_begun_and_is_not_late() -> None:
     """Each batch has its time from when a thread takes it."""
     late: list[Work] = []
@@ -168,6 +169,7 @@ def test_batch_that_begins_too_late_is_written_apart_and_not_discarded() -> None
     assert [len(asker.bounds) for asker in askers] == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_shared_job_has_only_batches_that_can_begin_in_time() -> None:
     engine = ScriptedEngine()
     jobs = Jobs(engine, 1, on_stuck=pytest.fail)
@@ -180,6 +182,7 @@ def test_shared_job_has_only_batches_that_can_begin_in_time() -> None:
     assert max(engine.jobs[before:]) <= 60, "8 begin at once, in 0.05 s, and 0.3 s are allowed"
 
 
+@pytest.mark.slow
 def test_hanging_batch_does_not_shrink_the_next_jobs() -> None:
     """Its job took long, and others would not."""
 

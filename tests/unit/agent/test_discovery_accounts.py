@@ -113,6 +113,7 @@ def test_position_of_a_minute_ago_is_known_after_a_minute(
     assert (account.safe, account.safe_minute_ago, account.acked_minute_ago) == (300, 100, 60)
 
 
+@pytest.mark.slow
 def test_a_frozen_broker_holds_up_the_answers_of_no_other_flow(
     told_by: PartitionAccounts, brokers: dict[str, Broker], clock: Clock
 ) -> None:

@@ -85,6 +85,7 @@ def test_url_is_tried_with_a_head_request(receiver: Receiver, path: str, state: 
     assert receiver.requests == [("HEAD", f"/{path}", 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sink",
     [

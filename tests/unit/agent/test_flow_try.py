@@ -332,6 +332,7 @@ def one_at_a_time(events: pa.RecordBatch) -> pa.RecordBatch:
     return events
 
 
+@pytest.mark.slow
 def test_a_function_of_a_user_is_called_by_one_thread_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "called.yaml"
     called = f"  - python: {{function: '{__name__}:one_at_a_time'}}\n"

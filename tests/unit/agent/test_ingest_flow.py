@@ -149,6 +149,7 @@ def test_changed_source_continues_behind_the_lines_of_the_old_one(tmp_path: Path
     run(test)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     """It is no failure: the flow goes on when there is room, and can be stopped before."""
 
@@ -175,6 +176,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_failed_source_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Tailer.poll
     broken = {"now": False}

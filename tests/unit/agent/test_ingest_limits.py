@@ -95,6 +95,7 @@ def test_connections_over_their_number_are_closed_and_counted() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_idle_connection_is_closed_after_its_unfinished_line_is_taken() -> None:
     """A sender that sends a byte now and then stays connected, however slow it is."""
 
@@ -119,6 +120,7 @@ def test_idle_connection_is_closed_after_its_unfinished_line_is_taken() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_connection_does_not_become_idle_while_its_source_is_paused() -> None:
     async def test() -> None:
         received = Received()

@@ -39,6 +39,7 @@ def configure(log: Path, durability: str) -> Message:
     return {"type": "configure", "number": 1, "tasks": [task]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["disk", "spill"])
 def test_hanging_sync_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str

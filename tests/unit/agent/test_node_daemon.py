@@ -209,6 +209,7 @@ def test_holder_of_the_name_is_waited_for_only_while_zookeeper_is_connected(tmp_
         again.turns(3.0)
 
 
+@pytest.mark.slow
 def test_node_that_waits_for_the_holder_of_its_name_is_healthy(tmp_path: Path) -> None:
     bench = live_in_another_boot(tmp_path)
     seconds = count(100.0)

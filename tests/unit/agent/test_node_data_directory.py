@@ -170,6 +170,7 @@ def test_copy_of_a_running_nodes_directory_is_noticed(tmp_path: Path) -> None:
     assert not DataDirectory(tmp_path / "copy").is_restored
 
 
+@pytest.mark.slow
 def test_changed_file_modes_do_not_look_like_a_copy(tmp_path: Path) -> None:
     """As by ``chmod -R`` while the node is dead."""
     home = DataDirectory(tmp_path / "node")

@@ -109,6 +109,7 @@ os.write(1, b"\\n" + {READY!r})
     ]
 
 
+@pytest.mark.slow
 def test_end_of_a_child_is_noticed_while_another_process_holds_the_pipe(children: Children) -> None:
     """A process that the child has left behind, in a session of its own."""
     script = """

@@ -347,6 +347,7 @@ def test_two_nodes_with_one_address_are_queried_once(store: FakeStore) -> None:
     assert found.by_node["n8"] == found.by_node["n9"]
 
 
+@pytest.mark.slow
 def test_many_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
     """Also when they are more than are asked at a time, and however long each takes."""
     released = threading.Event()

@@ -247,6 +247,7 @@ def test_files_are_completed(shell: Shell, tmp_path: Path) -> None:
     assert found == ["eb.yaml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False], ids=["in the shell", "in bash"])
 def test_completion_does_not_wait_for_an_absent_zookeeper(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, keep: bool

@@ -188,6 +188,7 @@ def test_site_without_its_secret_is_not_connected_to(monkeypatch: pytest.MonkeyP
         open_site(Site("fra", "127.0.0.1:1/c", credential="${secret:fra-zookeeper}"))
 
 
+@pytest.mark.slow
 def test_eighty_frozen_sites_of_two_hundred_delay_no_others(shell: Shell, inventory: Path) -> None:
     names = tuple(f"s{number:03}" for number in range(200))
     write_inventory(inventory, names)

@@ -88,6 +88,7 @@ def test_failing_command_is_reported_with_its_output() -> None:
         ExecPoll(missing).ask("", DUE)
 
 
+@pytest.mark.slow
 def test_command_beyond_its_timeout_is_ended_with_its_children(tmp_path: Path) -> None:
     """Also when it ignores SIGTERM."""
     script = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; while :; do sleep 60; done"

@@ -244,6 +244,7 @@ def test_next_page_on_another_server_is_not_requested(target: str) -> None:
     assert len(server.got) == 1
 
 
+@pytest.mark.slow
 def test_large_answer_comes_in_several_requests() -> None:
     """Each ask ends with a whole page, and a new process goes on from its state."""
     half = "x" * (ANSWER_BYTES // 3)

@@ -63,6 +63,7 @@ def test_permanent_http_errors_are_reported_with_advice(status: int) -> None:
     assert str(error).endswith(hint)
 
 
+@pytest.mark.slow
 def test_retry_after_is_kept_within_bounds() -> None:
     with (
         serving(lambda _: Said(b"", 429, {"Retry-After": "1"})) as server,

@@ -219,6 +219,7 @@ def test_invalid_token_keeps_the_source_from_starting(stored: Path, secret: str)
     run(test)
 
 
+@pytest.mark.slow
 def test_sender_over_its_rate_gets_429_with_retry_after() -> None:
     async def test() -> None:
         journal = Journal()
@@ -275,6 +276,7 @@ def test_connections_of_one_address_are_bounded() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_unauthorized_request_does_not_wait_for_the_journal() -> None:
     """Nor does its answer disclose the state of the journal."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import uvloop
 
 from flumeng.connectors.api.received_block import ReceivedBlock
@@ -13,6 +14,7 @@ from flumeng.connectors.exec.source import LAST_OUTPUT_SECONDS, ExecSource
 from tests.testkit.waiting import async_wait_for
 
 
+@pytest.mark.slow
 def test_output_of_a_command_waits_for_the_end_of_a_pause() -> None:
     """Also when the command has ended meanwhile."""
     blocks: list[ReceivedBlock] = []

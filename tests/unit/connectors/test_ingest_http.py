@@ -74,6 +74,7 @@ def test_senders_get_429_under_back_pressure() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_events_not_durable_at_the_stop_are_not_confirmed() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
@@ -212,6 +213,7 @@ def bodies_of(piece: Messages) -> list[bytes]:
     return [piece.data[start:end] for start, end in zip(*piece.bounds, strict=True)]
 
 
+@pytest.mark.slow
 def test_slow_senders_are_cut_off() -> None:
     limits = Limits(head_seconds=1.0, body_seconds=1.0, drain_seconds=0.1)
 

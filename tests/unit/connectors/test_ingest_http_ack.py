@@ -88,6 +88,7 @@ def test_undelivered_events_are_answered_504_and_the_next_request_is_served() ->
     run(test)
 
 
+@pytest.mark.slow
 def test_waiting_sender_is_answered_503_when_the_source_stops() -> None:
     async def test() -> None:
         journal = Journal(durable=False)

@@ -200,6 +200,7 @@ def test_answers_and_heartbeats_of_all_servers_together_are_bounded() -> None:
     assert pace(1) == (0.02, 2.0)
 
 
+@pytest.mark.slow
 def test_a_restarted_node_is_found_at_its_new_address(world: World) -> None:
     (a,) = world.serve("n1", a=5)
     world.watch("one", [a])

@@ -236,6 +236,7 @@ def test_flow_that_lost_its_source_cannot_read_its_remaining_partitions(
     assert read(inputs, Range(HERE, 0, 1)).num_rows == 1
 
 
+@pytest.mark.slow
 def test_task_of_two_inputs_acks_each_from_its_start(inputs: Inputs, broker: FakeInput) -> None:
     """Events that a broker has dropped already were never requested; its gaps are acked like
     events."""

@@ -182,6 +182,7 @@ def test_recreated_topic_whose_end_was_never_seen_is_a_problem(
     task.positions.close()
 
 
+@pytest.mark.slow
 def test_missing_topic_is_reported_after_a_while(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
@@ -194,6 +195,7 @@ def test_missing_topic_is_reported_after_a_while(
     task.positions.close()
 
 
+@pytest.mark.slow
 def test_unavailable_brokers_report_nothing_and_are_polled_again(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
@@ -270,6 +272,7 @@ def test_malformed_partition_name_stops_only_its_partition(watchers: Watchers) -
     task.positions.close()
 
 
+@pytest.mark.slow
 def test_unexpected_error_is_reported_and_the_watch_goes_on(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:

@@ -200,6 +200,7 @@ def test_damaged_object_is_read_as_far_as_possible_and_given_up(world: World) ->
     assert any("stands still at item" in trouble for trouble in world.troubles)
 
 
+@pytest.mark.slow
 def test_object_removed_before_it_is_read_is_given_up_and_its_lane_continues(world: World) -> None:
     for number in range(40):
         (world.directory / f"f{number}").write_bytes(b"\n".join(lines(f"f{number}", 3)))
@@ -230,6 +231,7 @@ def test_consecutive_damaged_objects_are_given_up_together(
     assert set(world.failures().values()) == {0}
 
 
+@pytest.mark.slow
 def test_lines_before_the_damage_are_read_also_when_it_is_given_up_first(world: World) -> None:
     bad = lines("bad", 20_000)
     packed = gzip.compress(b"\n".join(bad))
@@ -253,6 +255,7 @@ def test_lines_before_the_damage_are_read_also_when_it_is_given_up_first(world: 
     assert position == sum(len(line) + 1 for line in world.output) > 0
 
 
+@pytest.mark.slow
 def test_repeated_batch_leaves_out_objects_that_became_unreadable(tmp_path: Path) -> None:
     """The target knows batches by number: a decided batch is repeated, and must end some time."""
     world = World(tmp_path, BY_BATCH)
@@ -302,6 +305,7 @@ def give_up(world: World, starts: dict[str, int], damage: UnreadableError) -> No
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_failed_objects_behind_a_repeated_batch_are_recorded_behind_it(tmp_path: Path) -> None:
     """Damaged objects are given up together, far beyond the end of the batch that met the first."""
     world = World(tmp_path, BY_BATCH.replace("settle_seconds", "lanes: 1, settle_seconds"))
@@ -321,6 +325,7 @@ def test_failed_objects_behind_a_repeated_batch_are_recorded_behind_it(tmp_path:
     assert set(world.output.values()) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [3, 7])
 def test_failures_found_out_of_order_are_all_recorded(tmp_path: Path, behind: int) -> None:
     """Parts of a batch are read side by side: the damage that is met first may lie behind more."""
@@ -342,6 +347,7 @@ def test_failures_found_out_of_order_are_all_recorded(tmp_path: Path, behind: in
     assert set(world.output.values()) == {1}
 
 
+@pytest.mark.slow
 def test_batch_that_ends_inside_an_unreadable_object_records_its_beginning(tmp_path: Path) -> None:
     """The owner that continues behind it learns of later failures only."""
     world = World(tmp_path, BY_BATCH)
@@ -361,6 +367,7 @@ def test_batch_that_ends_inside_an_unreadable_object_records_its_beginning(tmp_p
     assert world.failures() == {"gone": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["skip", "retry"])
 def test_operators_decision_survives_a_second_failure(tmp_path: Path, wanted: str) -> None:
     """The item ends one batch and begins the next; the wanted action on it stays."""
@@ -448,6 +455,7 @@ def test_damage_in_two_lanes_is_resolved_for_any_duration_of_batches(world: Worl
     assert world.failures().keys() == {"bad1.gz", "bad2.gz", "bad3.gz"}
 
 
+@pytest.mark.slow
 def test_probe_that_outlives_its_claim_reports_the_damage(world: World) -> None:
     packed = gzip.compress(b"\n".join(lines("bad", 5000)))
     (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])

@@ -215,6 +215,7 @@ def test_csv_row_with_a_wrong_number_of_values_is_an_event_as_written(
         assert marked(item, 0, at) + marked(item, at) == expected
 
 
+@pytest.mark.slow
 def test_csv_with_rows_of_the_wrong_width_only(tmp_path: Path) -> None:
     found = marked(written(tmp_path / "a", b"a,b\n1\n\xc3\xa4\n"))
     why = "csv: 1 values, expected 2"
@@ -378,6 +379,7 @@ def test_a_large_array_is_read_in_parts(tmp_path: Path, packed: bool) -> None:
     assert len(list(read("json", [broken], 0, 80_000))) == 80_000
 
 
+@pytest.mark.slow
 def test_an_element_that_is_too_long_is_damage(tmp_path: Path) -> None:
     item = written(tmp_path / "a", b'[1,"' + b"x" * (MOST_ELEMENT_BYTES + (2 << 20)) + b'"]')
     got, error = until_damage("json", item)

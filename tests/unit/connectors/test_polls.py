@@ -365,6 +365,7 @@ def test_permanent_error_fails_the_item_and_the_next_one_is_polled(world: World)
     assert world.bodies() == ["3", "4"]
 
 
+@pytest.mark.slow
 def test_unavailable_server_is_polled_until_it_answers(world: World) -> None:
     world.finder().find(Before())
     poll = Counting()

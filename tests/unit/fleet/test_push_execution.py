@@ -161,6 +161,7 @@ def test_push_killed_between_two_sites_is_continued_under_its_id() -> None:
     assert planning.begun(over) is None
 
 
+@pytest.mark.slow
 def test_closed_window_is_checked_again_until_it_opens() -> None:
     sites = FakeSites(1)
     window = parse_window("daily 22:20-22:30")  # it begins at 22:13

@@ -165,6 +165,7 @@ def test_a_group_is_bounded_in_bytes(start: Start, disk: HeldDisk, told: Told) -
     assert told.groups == [1, 10, 10, 5]
 
 
+@pytest.mark.slow
 def test_single_item_waits_for_others_only_as_long_as_allowed(start: Start, told: Told) -> None:
     commit = start(max_delay_seconds=1.0)
     begin = time.monotonic()
@@ -376,6 +377,7 @@ def no_descriptor_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_new_segment_waits_for_a_free_descriptor(tmp_path: Path, told: Told) -> None:
     """A roll opens files. That it cannot for a while costs neither the journal nor an event."""
     journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d", segment_bytes=20_000)

@@ -136,6 +136,7 @@ def test_groups_are_settled_in_order_when_all_replicas_have_them(
     assert commits.pressure == []
 
 
+@pytest.mark.slow
 def test_events_that_replicas_lack_for_long_cause_back_pressure(
     journal: CopiedJournal, commits: Commits
 ) -> None:
@@ -163,6 +164,7 @@ def test_events_that_wait_for_replicas_count_as_pending(journal: CopiedJournal) 
     commits.commit.stop()
 
 
+@pytest.mark.slow
 def test_stop_gives_up_after_a_while_and_settles_nothing_unconfirmed(
     journal: CopiedJournal,
 ) -> None:

@@ -167,6 +167,7 @@ def test_retention_drops_no_unacked_events(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.slow
 def test_events_whose_retention_was_removed_go_without_another_ack(tmp_path: Path) -> None:
     limits = Limits(retain_seconds=3600)
     journal = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits)
@@ -273,6 +274,7 @@ def test_spill_that_was_closed_in_good_order_goes_on_after_a_power_cut(
     again.close()
 
 
+@pytest.mark.slow
 def test_spill_comes_to_the_disk_within_a_second_or_so_without_being_asked(
     tmp_path: Path, spill: tuple[Journal, FaultyDisk]
 ) -> None:
@@ -293,6 +295,7 @@ def test_spill_comes_to_the_disk_within_a_second_or_so_without_being_asked(
     again.close()
 
 
+@pytest.mark.slow
 def test_i19_a_lazy_sync_that_failed_is_final(spill: tuple[Journal, FaultyDisk]) -> None:
     journal, disk = spill
     fill(journal, 1)

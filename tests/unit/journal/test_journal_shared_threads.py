@@ -177,6 +177,7 @@ def test_journal_with_permanent_work_counts_as_making_progress(tmp_path: Path) -
     assert not stuck
 
 
+@pytest.mark.slow
 def test_idle_threads_end_after_a_while() -> None:
     threads = SharedThreads(4, "test", keep_seconds=0.05)
     jobs = [Counted(threads, work=0.01) for _ in range(8)]
@@ -205,6 +206,7 @@ def test_a_failing_job_ends_alone() -> None:
     wait_for(lambda: other.runs == 2)
 
 
+@pytest.mark.slow
 def test_sixty_journals_commit_on_few_threads_though_most_disks_are_full(tmp_path: Path) -> None:
     """All but one are on a full disk; the one goes on, and so do they when there is room."""
     threads = SharedThreads(3, "test")

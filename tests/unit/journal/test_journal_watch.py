@@ -90,6 +90,7 @@ def test_watch_answers_with_all_positions_first_and_then_with_changes(world: Wor
     assert next(answers) == WatchAnswer({A: at(10, closed=True)}, ())
 
 
+@pytest.mark.slow
 def test_new_position_is_reported_within_milliseconds(world: World) -> None:
     a = world.create(A)
     answers = world.watch(A)

@@ -134,6 +134,7 @@ class Talker:
         return False
 
 
+@pytest.mark.slow
 def test_replica_in_sync_does_not_wait_for_one_that_catches_up() -> None:
     """On the same wire, and for later messages."""
     replicas, throttle = Replicas(), Later()

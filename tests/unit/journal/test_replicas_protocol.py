@@ -243,6 +243,7 @@ def test_replica_damaged_while_open_is_set_aside_and_its_primary_informed(
     assert pinged(store) == []
 
 
+@pytest.mark.slow
 def test_replica_is_recreated_ever_more_rarely_while_its_disk_keeps_failing(
     store: JournalStore, far: ReplicaJournal, clock: Clock
 ) -> None:
@@ -262,6 +263,7 @@ def test_replica_is_recreated_ever_more_rarely_while_its_disk_keeps_failing(
     assert len(replica_of(store, far)) == 2
 
 
+@pytest.mark.slow
 def test_damaged_replica_that_may_be_the_last_one_is_kept_and_leads(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
@@ -294,6 +296,7 @@ def test_damaged_replica_that_is_to_lead_is_kept(
     assert replica.set_aside_damaged() is not None
 
 
+@pytest.mark.slow
 def test_replica_removed_during_the_damage_check_ends_no_thread(
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +360,7 @@ def test_replica_that_fails_to_close_keeps_no_other_from_closing(
     replica.close()
 
 
+@pytest.mark.slow
 def test_damaged_primary_is_not_set_aside_while_no_other_replica_leads(
     store: JournalStore, far: ReplicaJournal
 ) -> None:

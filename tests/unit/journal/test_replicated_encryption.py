@@ -467,6 +467,7 @@ def test_journal_of_another_host_does_not_stop_the_sources_here(
     assert journal.safe == 10
 
 
+@pytest.mark.slow
 def test_status_shows_a_locked_replica_until_the_node_sends_the_text(
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -328,6 +328,7 @@ def test_endpoint_serves_metrics_and_health() -> None:
         endpoint.close()
 
 
+@pytest.mark.slow
 def test_silent_clients_keep_no_other_out() -> None:
     endpoint = Endpoint("127.0.0.1:0", Instruments("p", Health(60), lambda: ()))
     host, _, port = endpoint.address.rpartition(":")
@@ -342,6 +343,7 @@ def test_silent_clients_keep_no_other_out() -> None:
         endpoint.close()
 
 
+@pytest.mark.slow
 def test_hanging_child_costs_a_bounded_number_of_threads() -> None:
     """However many scrape; and each health check is answered at once."""
     channel = Channel("hung")

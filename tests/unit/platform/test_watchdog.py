@@ -230,6 +230,7 @@ daemon.run(Settings(name="n1", data=Path(sys.argv[1]), hosts="127.0.0.1:1"))
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("daemon", HUNG)
 def test_hung_master_and_node_end_themselves(daemon: str, tmp_path: Path) -> None:
     done = subprocess.run(
