@@ -36,13 +36,7 @@ from flumeng.control.zookeeper import Path as ZnodePath
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore, connect
 from flumeng.control.zookeeper.tls import speaks_tls
 from flumeng.control.zookeeper.transaction import OPEN
-from flumeng.platform.errors import (
-    ConflictError,
-    FlumengError,
-    ForbiddenError,
-    UnavailableError,
-    UserError,
-)
+from flumeng.platform.errors import ConflictError, FlumengError, ForbiddenError, UnavailableError
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY, Role
 from tests.testkit.certificates import CLUSTER, Certificates
@@ -303,7 +297,7 @@ def test_operator_of_some_flows_changes_these_and_is_audited_with_them(
     assert rollback_flow(Operator(bob, *SAID), "new", 1).revision == 3
     assert admin.read(ACK).value.offset == 2  # type: ignore[union-attr]
     assert len(admin.children(paths.audits())) == entries + 5
-    assert not bob._expelled, "he reads who belongs here before each write"  # type: ignore[attr-defined]
+    assert not bob.expelled, "he reads who belongs here before each write"  # type: ignore[attr-defined]
     assert acl_mismatches(admin, admin.dump()) == []
 
 
@@ -422,9 +416,9 @@ def test_member_that_was_not_admitted_is_refused_and_has_no_rights(
     admin: Store, sessions: Sessions
 ) -> None:
     assert admin.connected
-    with pytest.raises(UserError, match="schema secure --member"):
+    with pytest.raises(ForbiddenError, match="schema secure --member"):
         sessions.of("node", "n9")
-    with pytest.raises(UserError, match="schema secure --member"):
+    with pytest.raises(ForbiddenError, match="schema secure --member"):
         sessions.of("operator", "eve")
 
 

@@ -40,7 +40,13 @@ from flumeng.control.zookeeper import (
     readable,
 )
 from flumeng.control.zookeeper.transaction import OPEN, Scale
-from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import (
+    ConflictError,
+    FlumengError,
+    ForbiddenError,
+    UnavailableError,
+    UserError,
+)
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.waiting import wait_for
 from tests.testkit.zookeeper import ask_server
@@ -204,7 +210,7 @@ class FakeStore:
     def _outcome(self, writes: Sequence[Write]) -> Refused:
         try:
             self.commit(writes)
-        except (ConflictError, UserError) as error:
+        except (ConflictError, ForbiddenError, UserError) as error:
             return error
         return None
 

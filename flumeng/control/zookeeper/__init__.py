@@ -165,14 +165,14 @@ class Store(ReadableStore, Protocol):
         """Create the chroot and its parents."""
 
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
-        """Commit one Put; return the new version. Raises ConflictError, UnavailableError."""
+        """Commit one Put; return the new version. Raises as ``commit``."""
 
     def remove(self, path: Path, expect: Expected) -> None:
-        """Commit one Remove. Raises ConflictError, UnavailableError."""
+        """Commit one Remove. Raises as ``commit``."""
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         """Commit one transaction; return each Put's new version. Raises ConflictError naming the
-        first failed path, TooLargeError before sending, UnavailableError."""
+        first failed path, UserError for too large ones before sending, UnavailableError."""
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         """Commit independent transactions in order, with one wait; return each one's error or None.

@@ -47,7 +47,7 @@ def _may(role: str) -> str:
         )
     if role == "operator":
         return "an operator may not change this; use the certificate of an administrator"
-    return f"the role {role} may not change this; use the certificate of an operator"
+    return f"the role {role} may not change this, or its ACL is old: `flumeng schema verify --fix`"
 
 
 def expected(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:

@@ -101,8 +101,8 @@ def connect(
 ) -> Store:
     """Connect to ``hosts``, like ``host:port[,host:port]/chroot``, within ``wait_seconds``. Uses
     the first of ``roles`` for which this host has a certificate. ``credential``: ``user:password``
-    of ZooKeeper's digest scheme. Raises UnavailableError, and UserError for invalid ``hosts``, an
-    old server or a permanent TLS failure."""
+    of ZooKeeper's digest scheme. Raises UnavailableError, ForbiddenError for a certificate without
+    rights, and UserError for invalid ``hosts``, an old server or a permanent TLS failure."""
     store = ZooKeeperStore(hosts, session_seconds, credential=credential, roles=roles)
     if store.wait_connected(wait_seconds):
         return store
@@ -110,7 +110,7 @@ def connect(
     if store.too_old:
         raise UserError(f"ZooKeeper at {hosts} is older than 3.6: flumeng needs 3.6 or newer")
     if store.trouble:
-        raise UserError(store.trouble)
+        raise (ForbiddenError if store.expelled else UserError)(store.trouble)
     raise UnavailableError(
         f"ZooKeeper at {hosts} did not answer within {wait_seconds:.0f} s: "
         "is it running, and are host and port right?"
@@ -118,7 +118,7 @@ def connect(
 
 
 class ZooKeeperStore:
-    """The store. ``_shown``: group secrets sent on every connection. ``_expelled``: the last member
+    """The store. ``_shown``: group secrets sent on every connection. ``expelled``: the last member
     list lacked this process; it gets no notice of changes, so it rereads the list before it writes.
     ``_unreadable``: why the access lists were not read last; nothing is created without any.
     ``too_old``: a server was refused. ``_connection``: number that ties watches to a connection."""
@@ -142,7 +142,7 @@ class ZooKeeperStore:
         self.too_old = False
         self._secured: Secured | None = None
         self._unreadable = ""
-        self._expelled = False
+        self.expelled = False
         self._shown: set[tuple[str, str]] = set()
         self._changing = threading.Lock()
         self._connection = 0
@@ -324,7 +324,7 @@ class ZooKeeperStore:
             return error
 
     def _send(self, writes: Sequence[Write]) -> Any:
-        if self._expelled:
+        if self.expelled:
             self._learn_access()
         data = [data_of(w.path, w.value) if isinstance(w, Put) else b"" for w in writes]
         self.scale.require(writes, data)
@@ -431,23 +431,26 @@ class ZooKeeperStore:
             answer = _if_there(self._client.get_async(str(paths.schema())))
             schema = codec.decode(Schema, answer[0]) if answer else None
         except ForbiddenError:
-            self._handler.trouble = (
+            self._handler.failed(
                 "this certificate has no rights in the cluster: an administrator admits it with "
                 "`flumeng schema secure --member ROLE:NAME`"
             )
-            self._expelled = True
+            self.expelled = True
             self._greeted.set()
             time.sleep(FORBIDDEN_SECONDS)
             return False
         except codec.DecodeError as error:
             self._unreadable = f"{znode} cannot be read: {error}"
-            log.error("%s; access lists stay as they were", self._unreadable)
+            then = "get the access lists read before" if self._secured else "are not created"
+            log.error("%s: new znodes %s until it can be read", self._unreadable, then)
             return True
         except UnavailableError as error:
             log.debug("access rights could not be read, retrying: %s", error)
             return False
+        if self._unreadable:
+            log.info("the access lists can be read again")
         self._secured, self._unreadable = Secured.of(schema), ""
-        self._expelled = named and self._secured is not None and not admitted
+        self.expelled = named and self._secured is not None and not admitted
         return True
 
     def _join_groups(self) -> bool:
@@ -528,7 +531,7 @@ class ZooKeeperStore:
             _wait(kazoo_requests.read_async(self._client, ["/"]))
         except UnimplementedError:
             if not self.too_old:
-                log.error("this ZooKeeper is older than 3.6 and is not used")
+                log.error("ZooKeeper is older than 3.6 and is not used: upgrade it")
             self.too_old = True
             self._greeted.set()
             return False
@@ -554,7 +557,7 @@ class ZooKeeperStore:
         with self._changing:
             done = self._connection == connection and len(added) == len(self._watches)
             if done:
-                self._handler.trouble = ""
+                self._handler.connected()
                 self._ready.set()
                 self._greeted.set()
         return done

@@ -27,11 +27,12 @@ REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "A
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: last TLS error or ""."""
+    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: the last failure or ""."""
 
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
-        self.trouble = self._logged = ""
+        self.trouble = ""
+        self._logged: set[str] = set()
         self._keystore = keystore
 
     def create_connection(
@@ -47,10 +48,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         keystore, server = self._keystore, f"{hostname or address[0]}:{address[1]}"
         try:
             context = _context(
-                keystore, lambda error: self._failed(refused(error, keystore, server))
+                keystore, lambda error: self.failed(refused(error, keystore, server))
             )
         except (UserError, OSError) as error:
-            self._failed(f"cannot connect to ZooKeeper: {error}")
+            self.failed(f"cannot connect to ZooKeeper: {error}")
             raise OSError(str(error)) from error
         try:
             connection = socket.create_connection(address, timeout)
@@ -62,13 +63,19 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return context.wrap_socket(connection, server_hostname=hostname or address[0])
         except OSError as error:
             connection.close()
-            self._failed(refused(error, keystore, server))
+            self.failed(refused(error, keystore, server))
             raise
 
-    def _failed(self, why: str) -> None:
-        if why and why != self._logged:
+    def failed(self, why: str) -> None:
+        if why and why not in self._logged:
             log.warning("%s", why)
-        self.trouble = self._logged = why
+            self._logged.add(why)
+        self.trouble = why
+
+    def connected(self) -> None:
+        if self._logged:
+            log.info("ZooKeeper is connected, and accepts this process again")
+        self.trouble, self._logged = "", set()
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
@@ -92,7 +99,7 @@ def refused(error: OSError, keystore: Keystore, server: str) -> str:
         )
     if isinstance(error, TimeoutError):
         return ""
-    if isinstance(error, ssl.SSLError | ConnectionError):
+    if isinstance(error, ssl.SSLEOFError | ConnectionError) or "WRONG_VERSION" in str(error):
         return f"ZooKeeper at {server} does not speak TLS on this port: use its secure port"
     return f"no TLS with ZooKeeper at {server}: {error}"
 

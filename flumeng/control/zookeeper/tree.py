@@ -68,7 +68,7 @@ class TreeWatch:
         store.on_session(lambda _: self._look_soon())
 
     def identity(self) -> TreeIdentity | None:
-        """Return the identity, None without a cluster. Raises UnavailableError, CorruptError."""
+        """Return the identity, None without a cluster. Raises as ``Store.read``."""
         with self._lock:
             looks = self._looks
             if self._looked != looks:
