@@ -24,7 +24,7 @@ from flumeng.control.master.isolation import IsolatingPlanner
 from flumeng.control.master.journal_access import JournalAccess
 from flumeng.control.master.measures import Measures
 from flumeng.control.master.removals import Removals
-from flumeng.control.master.repeated_messages import RepeatedMessages
+from flumeng.control.master.repeated_messages import QUIET_SECONDS, RepeatedMessages
 from flumeng.control.master.tidying import LiveProofs, remove_gone, remove_unproven
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot.reader import WATCHED, Reader
@@ -78,6 +78,7 @@ class Master:
         self._member = process.member("master")
         self._planner = IsolatingPlanner(self.make_planner, clock)
         self._messages = RepeatedMessages(clock)
+        self._trouble_at: dict[str, float] = {}
         self._expiry = Expiry(clock, utc_now)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
@@ -314,11 +315,19 @@ class Master:
             self._wakes.get()
 
     def _log(self, sentence: str) -> None:
-        if self._messages.is_new("tick", sentence):
+        """Log a tick's sentence and the troubles, each end after a minute without the trouble."""
+        now, troubles = self._clock(), dict(self.troubles)
+        if self.measures.trouble is not None:
+            troubles["planning"] = sentence
+        elif self._messages.is_new("tick", sentence):
             log.info("%s", sentence)
-        for topic, why in self.troubles.items():
+        for topic, why in troubles.items():
             if self._messages.is_new(topic, why):
                 log.warning("%s: %s", topic, why)
+            self._trouble_at[topic] = now
+        for topic in [t for t, at in self._trouble_at.items() if now - at >= QUIET_SECONDS]:
+            del self._trouble_at[topic]
+            log.info("%s: no trouble for a minute", topic)
 
 
 def _of_flows(snapshot: Snapshot, withheld: Mapping[str, str]) -> dict[str, str]:

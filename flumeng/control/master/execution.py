@@ -171,6 +171,8 @@ def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcom
     except (ConflictError, ForbiddenError, UserError) as error:
         if not isinstance(action, Release):
             outcome.refuse(action, error)
+        elif not isinstance(error, ConflictError):
+            outcome.cluster = error
     outcome.unfinished = removals.unfinished
 
 

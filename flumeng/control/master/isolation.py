@@ -60,7 +60,8 @@ class IsolatingPlanner:
             if not faulty:
                 raise
             for flow, fault in faulty.items():
-                log.error("flow %s cannot be planned", flow, exc_info=fault)
+                text = "flow %s cannot be planned: its tasks stay until it changes, at most %g s"
+                log.error(text, flow, WITHHOLD_SECONDS, exc_info=fault)
                 self.withhold(snapshot, flow, f"the planner failed: {_described(fault)}")
         return self._plan(snapshot)
 

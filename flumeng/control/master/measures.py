@@ -27,8 +27,8 @@ class Measures:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.health = Health(STUCK_SECONDS, clock)
-        self.health.needs(lambda: self._trouble)
-        self._trouble: str | None = "nothing has been planned yet"
+        self.health.needs(lambda: self.trouble)
+        self.trouble: str | None = "nothing has been planned yet"
         self._ticks: Counter[str] = Counter(done=0, conflict=0, unavailable=0, failed=0)
         self._actions: Counter[str] = Counter()
         self._plan_seconds = Histogram()
@@ -68,7 +68,7 @@ class Measures:
     def ticked(self, outcome: Outcome, sentence: str) -> str:
         """Count a tick; return its sentence. A conflict does not make the master unhealthy."""
         self._ticks[outcome] += 1
-        self._trouble = sentence if outcome in ("unavailable", "failed") else None
+        self.trouble = sentence if outcome in ("unavailable", "failed") else None
         return sentence
 
     def readings(self) -> Iterator[Reading]:

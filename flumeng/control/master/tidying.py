@@ -22,7 +22,7 @@ from flumeng.control.zookeeper import (
     Versioned,
     Write,
 )
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.security import process
 from flumeng.platform.security.credentials import keystore_of
 from zkschema import paths
@@ -79,7 +79,7 @@ class LiveProofs:
         if why:
             self.unproven[path] = znode.version
             if self._messages.is_new(path.name, why):
-                log.warning("znode %s does not prove that its node is live: %s", path, why)
+                log.warning("znode %s does not prove its node, and is removed: %s", path, why)
         return not why
 
     def _why_unproven(self, node: str, znode: Versioned[LiveNode] | Unreadable) -> str:
@@ -108,7 +108,7 @@ def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
     removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
     for path, refused in zip(some, store.commit_each(removals), strict=True):
         if refused is None:
-            yield f"removed {path}, which its node did not create"
+            yield f"removed {path}, which does not prove its node"
         else:
             yield f"cannot remove live znode {path}: {refused}"
 
@@ -136,3 +136,5 @@ def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
     for name, refused in zip(removals, store.commit_each([*removals.values()]), strict=True):
         if refused is None:
             yield f"removed the registration of journal {name}, which is gone"
+        elif not isinstance(refused, ConflictError):
+            yield f"cannot remove the registration of journal {name}: {refused}"

@@ -217,7 +217,7 @@ def test_forged_live_znode_does_not_make_a_dead_node_live(
     bare = replace(own, certificates="")
     for forged in (stolen, own, replace(own, certificates=stolen.certificates), bare):
         thief.write(paths.live_node("n1"), forged, ABSENT)
-        assert "removed /live/nodes/n1, which its node did not create" in secured.master.tick()
+        assert "removed /live/nodes/n1, which does not prove" in secured.master.tick()
         assert not store.exists(paths.live_node("n1"))
     assert "collect.0" in secured.tasks("n2")
     said = [one.message for one in caplog.records if one.levelno == logging.WARNING]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,12 +12,14 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.master.execution import carry_out
 from flumeng.control.master.removals import PORTION, Removals
+from flumeng.control.master.tidying import remove_gone
 from flumeng.control.planner import Drop, Release
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, Path, Remove, Store, Version, Write
-from flumeng.platform.errors import ConflictError
+from flumeng.platform.errors import ConflictError, ForbiddenError
 from tests.testkit.cluster import add_node, new_cluster, settle
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -170,3 +173,29 @@ def test_renewed_lease_keeps_its_cursor(cluster: FakeTree) -> None:
     outcome = carry_out(store, [Release("web", "report", version, ())], NOTHING)
     assert not outcome.done and not outcome.unfinished and not outcome.conflicts
     assert len(store.children(paths.cursor("web", "report"))) == 3
+
+
+def forbid(_writes: Sequence[Write]) -> None:
+    raise ForbiddenError("no")
+
+
+def test_cursor_that_cannot_be_removed_is_reported(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    apply(store, "web")
+    add_acks(store, "web", "report", 3)
+    lease = records.Lease(holder="h", reader="r", keep_seconds=60.0, renewed=0.0)
+    version = store.write(paths.lease("web", "report"), lease, ABSENT)
+    refusing = ScriptedStore(cluster, before_commit=forbid)
+    outcome = carry_out(refusing, [Release("web", "report", version, ())], NOTHING)
+    assert isinstance(outcome.cluster, ForbiddenError)
+    assert not outcome.flows, "the flow is planned nevertheless"
+
+
+def test_registration_that_may_not_be_removed_is_reported(cluster: FakeTree) -> None:
+    gone = records.Journal(
+        flow="web", node="n1", primary="n1", term=1, in_sync=(), replicas=(), lineage="", gone=True
+    )
+    FakeStore(cluster).write(paths.journal("web.n1.0.a"), gone, ABSENT)
+    snapshot = replace(NOTHING, journals={"web.n1.0.a": gone})
+    lines = list(remove_gone(ScriptedStore(cluster, before_commit=forbid), snapshot))
+    assert lines == ["cannot remove the registration of journal web.n1.0.a: no"]

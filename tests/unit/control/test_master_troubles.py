@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -292,3 +293,26 @@ def test_a_master_without_zookeeper_is_not_ready_at_once(store: FakeStore) -> No
     assert master.measures.health.unready == []
     store.cut()
     assert master.measures.health.unready == ["ZooKeeper is not connected"]
+
+
+def test_outage_and_its_end_are_logged_once(
+    store: FakeStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    master = Master(store, "m1", clock)
+
+    def ticks(seconds: int) -> list[tuple[str, str]]:
+        caplog.clear()
+        for _ in range(seconds):
+            master._log(master.tick())
+            clock.now += 1
+        return [(one.levelname, one.message) for one in caplog.records]
+
+    settle(master)
+    ticks(5)
+    store.cut()
+    assert ticks(5) == [("WARNING", "planning: waiting for ZooKeeper")]
+    store.heal()
+    assert ("INFO", "planning: no trouble for a minute") not in ticks(30)
+    assert ticks(60).count(("INFO", "planning: no trouble for a minute")) == 1
