@@ -59,7 +59,7 @@ def expect_readable(
     if len(taken) == len(entries) < len(copy.children(paths.push())):
         raise UserError(
             f"the changes of the site's pushes cannot be read: an entry below {paths.push()} is "
-            "damaged, or of a newer flumeng"
+            "damaged, or of a newer flumeng: see `flumeng push history SITE`"
         )
 
 

@@ -16,7 +16,13 @@ from flumeng.fleet import site_state, writes
 from flumeng.fleet.comparison import Change
 from flumeng.fleet.inventory import Site
 from flumeng.fleet.site_copy import Shape, SiteCopy, copy_site, reread
-from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import (
+    ConflictError,
+    FlumengError,
+    ForbiddenError,
+    UnavailableError,
+    UserError,
+)
 from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 
@@ -54,16 +60,17 @@ class Link:
 
     def do(self, step: Callable[[Store], R]) -> R:
         """Return the step's result. The step is repeated when the connection breaks, so it must be
-        idempotent. Raises ``UnavailableError`` after the site's time limit."""
+        idempotent. Raises ``UnavailableError`` after the site's time limit, ``ForbiddenError`` at
+        once."""
         deadline = self._clocks.monotonic() + self._site.turn_seconds
         while True:
             try:
                 if self._store is None:
                     self._store = self._connect(self._site)
                 return step(self._store)
-            except UnavailableError:
+            except UnavailableError as error:
                 self.close()
-                if self._clocks.monotonic() >= deadline:
+                if isinstance(error, ForbiddenError) or self._clocks.monotonic() >= deadline:
                     raise
                 self._clocks.sleep(RETRY_SECONDS)
 
@@ -119,7 +126,7 @@ class Turn:
 
     def watch(self, settled: Callable[[], None]) -> None:
         """Wait until the site was healthy for its soak time; ``settled`` is called when it is first
-        healthy. Raises ``FlumengError`` after the time limit."""
+        healthy. Raises ``FlumengError`` after the time limit, and when it cannot become healthy."""
         task = self._task
         deadline = self._clocks.monotonic() + task.settle_seconds + task.soak_seconds
         well_since: float | None = None
@@ -138,8 +145,8 @@ class Turn:
                 return
             if now >= deadline:
                 raise FlumengError(
-                    f"the site was not well within {task.settle_seconds:g} s: "
-                    + ("; ".join(missing) or "it was well, but not for long enough")
+                    f"the site was not well within {task.settle_seconds + task.soak_seconds:g} s: "
+                    + ("; ".join(missing) or f"it was well for less than {task.soak_seconds:g} s")
                 )
             if missing and missing != reported:
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -11,14 +11,14 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import queues
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import ABSENT, ANY, Put, Write
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, Write
 from flumeng.fleet import claim as claims
 from flumeng.fleet import planning
 from flumeng.fleet.inventory import Site
 from flumeng.fleet.site_copy import copy_site
 from flumeng.fleet.site_state import push_of, state_of
 from flumeng.fleet.site_turn import Link, Task, Turn
-from flumeng.platform.errors import ConflictError
+from flumeng.platform.errors import ConflictError, ForbiddenError
 from tests.testkit.scripted_store import ScriptedStore, at
 from tests.testkit.sites import NOON, FakeSites
 from tests.testkit.store import FakeStore, FakeTree
@@ -90,3 +90,16 @@ def test_turn_whose_claim_was_taken_over_writes_nothing() -> None:
     assert store.children(paths.flows()) == []
     turn.end("refused")
     assert claims.is_held_by(push_of(copy_site(store)), THEIRS)
+
+
+def test_forbidden_step_is_not_repeated() -> None:
+    sites = FakeSites(1)
+    clocks = sites.time.clocks
+    site = sites.inventory().sites["s0"]
+
+    def refuse(_store: Store) -> None:
+        raise ForbiddenError("no")
+
+    with pytest.raises(ForbiddenError):
+        Link(site, sites.connect(), clocks).do(refuse)
+    assert clocks.monotonic() == 0.0
