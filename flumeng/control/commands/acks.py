@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.control.commands.lookup import found_by_name, require_flow
+from flumeng.control.commands.lookup import found_by_name, refuse_deleted, require_flow
 from flumeng.control.commands.operator import Operator, room_bytes
 from flumeng.control.commands.unfinished_writes import (
     decided_batches,
@@ -142,6 +142,7 @@ class _Move:
 def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
     """Return the flow's record. Raises ``ConflictError`` unless suspended or stopped."""
     current = require_flow(store, flow)
+    refuse_deleted(flow, current.value, "its acks are removed with it")
     if current.value.state not in RESTING:
         raise ConflictError(
             f"flow {flow} is {current.value.state}: `flumeng flow pause {flow}` first"
@@ -176,7 +177,7 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
     current = require_resting(store, flow)
     plan = read_plan(store, flow)
     if still := still_collected(store, flow):
-        raise ConflictError(f"{still[0]}: wait until it is released")
+        raise ConflictError(f"{still[0]}; wait until no node has a task of the flow")
     undecided = [  # fail when a task of the flow decides a batch meanwhile
         Check(paths.intent(flow, task), intent.version)
         for task, intent in intents_of(store, flow).items()
@@ -268,7 +269,7 @@ def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) ->
 
 
 def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
-    """Delete a cursor, whose reader then fails. Raises ``UserError`` for the flow's own cursor."""
+    """Delete a reader's cursor. Raises ``UserError`` for any other, ``ConflictError`` if in use."""
     store = operator.store
     require_flow(store, flow)
     cursors = [name for name in store.children(paths.acks(flow)) if name != CURSOR_MAIN]
@@ -293,5 +294,5 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
         operator.commit(last, command)
     except ConflictError as error:
         raise ConflictError(
-            f"a reader is using the cursor {cursor}: stop it first, then try again"
+            f"cursor {cursor} was changed meanwhile: stop its reader first, then try again"
         ) from error

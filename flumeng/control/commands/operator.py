@@ -43,7 +43,7 @@ class Operator:
 
     def commit(self, writes: Sequence[Write], command: str) -> None:
         """Commit ``writes`` with an audit entry, which shows the outcome after a lost reply. Raises
-        ConflictError, TooLargeError, and UnavailableError for an unknown outcome."""
+        as ``Store.commit`` does, UnavailableError with advice for an unknown outcome."""
         with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
             trim_audit(self.store)
         own = audit_entry(self.entry(command))

@@ -50,8 +50,8 @@ def carry_out(operator: Operator, change: Change) -> None:
 
 def promote(store: Store, name: str, to: str | None) -> Change | None:
     """Return the change that makes the in-sync replica on ``to``, or another live one, the primary;
-    None when it is already. Raises ``UserError`` for an unreplicated journal, ``ConflictError``
-    without a live in-sync replica."""
+    None when it is already. Raises ``UserError`` for an unreplicated journal and a node without a
+    replica, ``ConflictError`` without a live in-sync one."""
     journal, version = require_replicated(store, name)
     replicas = {node_of(replica): replica for replica in journal.in_sync}
     if to is None:
@@ -65,6 +65,7 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
     if to == journal.primary:
         return None
     if to not in replicas:
+        _require_replica(journal, name, to)
         raise ConflictError(
             f"node {to} is not in sync ({_in_sync(journal)}): accepted events may be missing "
             "there; wait, or give these events up with --unclean"
@@ -87,10 +88,7 @@ def promote_unclean(store: Store, name: str, to: str) -> Change:
             f"the replica of {live[0]} is in sync and live, so no event has to be given up: make "
             f"it the primary with `flumeng journal promote {name} --to {live[0]}`"
         )
-    if to not in journal.replicas:
-        raise UserError(
-            f"node {to} holds no replica of journal {name}: expected one of {_replicas(journal)}"
-        )
+    _require_replica(journal, name, to)
     _require_live(store, to)
     after = Membership.of(journal).promoted_unclean(f"{to}/", uuid.uuid4().hex).put_into(journal)
     command = f"journal promote {name} --to {to} --unclean: gave up events of {_names(journal)}"
@@ -178,7 +176,7 @@ def others_in_sync(store: Store, name: str, own: str) -> list[str]:
 
 def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Version]:
     """Return a replicated journal and its version. Raises ``UserError`` for an unknown or
-    unreplicated journal, ``ConflictError`` for a fully collected one, ``CorruptError``."""
+    unreplicated journal, ``ConflictError`` for one that has ended, ``CorruptError``."""
     tree.require(store)
     names = store.children(paths.journals())
     (journal,) = store.read_each([paths.journal(name)]) if name in names else (None,)
@@ -190,7 +188,7 @@ def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Versio
     if not journal.value.lineage:
         raise UserError(f"journal {name} has no replicas: its flow lacks `durability: replicated`")
     if journal.value.gone:
-        raise ConflictError(f"journal {name} is fully collected, and is being removed")
+        raise ConflictError(f"journal {name} has ended, and is being removed")
     return journal.value, journal.version
 
 
@@ -222,6 +220,10 @@ def _require_dropped(journal: Journal, name: str, node: str) -> None:
             f"node {node} is the primary of {name}: promote another replica first, "
             f"`flumeng journal promote {name}`"
         )
+    _require_replica(journal, name, node)
+
+
+def _require_replica(journal: Journal, name: str, node: str) -> None:
     if node not in journal.replicas:
         raise UserError(
             f"node {node} holds no replica of journal {name}: expected one of {_replicas(journal)}"

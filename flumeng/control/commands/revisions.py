@@ -213,7 +213,7 @@ def _flows_there(
     for flow, record in records_by_flow.items():
         try:
             if isinstance(record, Unreadable):
-                raise ConflictError(f"flow {flow} cannot be read: `flumeng schema verify --fix`")
+                raise ConflictError(f"flow {flow}: {record}: see `flumeng schema verify`")
             applied = not is_part(flow) and not composed.flows[flow].because
             expect_current(flow, record, expect_revision if applied else None)
             if record is not None:

@@ -80,7 +80,7 @@ def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
         raise ConflictError(f"task {key} drains: it starts again on its next node")
     owner = snapshot.nodes.get(task.node)
     if owner is None or not owner.live:
-        raise ConflictError(f"node {task.node} is not live: it starts the task when it comes back")
+        raise ConflictError(f"node {task.node} is not live: there is nothing to restart")
     epoch = flow.plan.epoch + 1
     after = replace(task, epoch=epoch, why=_because("restarted by an operator", reason))
     return TaskChange(flow.name, name, after, epoch)

@@ -158,7 +158,7 @@ def test_damaged_text_is_replaced_by_apply_and_a_damaged_flow_is_refused(store: 
     spoil(store, "/flows/a/revisions/1")
     assert apply_flow(Operator(store, *SIGN), text("a")).revision == 2
     spoil(store, "/flows/b")
-    with pytest.raises(RefusedError, match="flow b cannot be read"):
+    with pytest.raises(RefusedError, match=r"flow b: /flows/b: .*: see `flumeng schema verify`"):
         apply_flow(Operator(store, *SIGN), text("b"))
 
 

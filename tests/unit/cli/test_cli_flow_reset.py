@@ -13,7 +13,7 @@ from flumeng.agent.collector.ack import Acks, SupersededError
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.acks import reset_acks
-from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Versioned
 from flumeng.platform.errors import ConflictError
@@ -242,6 +242,9 @@ def test_a_flow_that_runs_is_not_reset(shell: Shell, store: FakeStore) -> None:
     set_flow_state(Operator(store, "ann", "", 0.0), "web", "running")
     done = to(shell, "earliest")
     assert (done.exit_code, "`flumeng flow pause web` first" in done.stderr) == (3, True)
+    delete_flow(Operator(store, "ann", "", 0.0), "web")
+    gone = to(shell, "earliest")
+    assert (gone.exit_code, "flow web is being deleted" in gone.stderr) == (3, True)
     assert acks(store)[A] == (7, 100)
 
 

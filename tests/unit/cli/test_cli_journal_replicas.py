@@ -134,11 +134,14 @@ def test_impossible_promotion_is_refused(shell: Shell, store: FakeStore) -> None
     behind = refused(shell, store, "promote", J, "--to", "n3")
     assert "node n3 is not in sync (n1, n2 are in sync)" in behind
     assert "--unclean" in behind
+    add_node(store, "n9")
+    never = refused(shell, store, "promote", J, "--to", "n9")
+    assert "node n9 holds no replica" in never and "--unclean" not in never
     die(store, "n2")
     assert "node n2 is not live" in refused(shell, store, "promote", J, "--to", "n2")
     assert "no other replica" in refused(shell, store, "promote", J)
     register(store, gone=True)
-    assert "is fully collected" in refused(shell, store, "promote", J)
+    assert "has ended" in refused(shell, store, "promote", J)
     register(store, lineage="", replicas=(), in_sync=("n1",))
     assert "has no replicas" in refused(shell, store, "promote", J)
 
