@@ -214,11 +214,12 @@ def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dic
     rows = journal_rows.journals(store, context.accounts, context.clock())
     if journals:
         rows = [journal_rows.pick(rows, name) for name in journals]
-        for row in rows:
-            if row.floor is None:
-                raise UnavailableError(
-                    f"node {row.node} does not answer: only it knows the events of {row.journal}"
-                )
+    for row in rows:
+        if row.floor is None:
+            why = f"node {row.node} does not answer: only it knows the events of {row.journal}"
+            if journals:
+                raise UnavailableError(why)
+            warn(f"{why}, whose ack is not changed")
     return {row.journal: row.floor for row in rows if row.floor is not None}
 
 

@@ -131,5 +131,5 @@ def numbers(pairs: Mapping[str, str], noun: str) -> dict[str, float]:
         except ValueError as error:
             raise UserError(f"{noun} {key} is a number, not {text!r}") from error
         if not 0 < values[key] < math.inf:
-            raise UserError(f"{noun} {key} is above 0, not {text}")
+            raise UserError(f"{noun} {key} is a finite number above 0, not {text}")
     return values
