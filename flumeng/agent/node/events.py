@@ -44,11 +44,13 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """A child's process has ended. ``running``: flows whose jobs the collector had not finished."""
+    """A child's process has ended. ``running``: flows whose jobs the collector had not finished.
+    ``why``: why it could not be started; then ``code`` means nothing."""
 
     child: str
     code: int
     running: frozenset[str] = frozenset()
+    why: str = ""
 
 
 @dataclass(frozen=True)
