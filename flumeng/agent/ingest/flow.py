@@ -100,7 +100,11 @@ class OnNode:
             self._store.give_back(self._journal, failed=failed)
             self._store.trim(self._journal.id, acked)
         except (FlumengError, OSError) as error:
-            log.error("journal %s could not be released by its flow: %s", self._journal.id, error)
+            log.error(
+                "journal %s: its flow cannot trim it to its ack %d, acked events stay on the disk "
+                "until the next ack: %s",
+                *(self._journal.id, acked, error),
+            )
 
 
 def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
@@ -242,6 +246,8 @@ class FlowRunner:
                     await self._let_go()
                 await self._backoff.wait(self._wake)
             else:
+                if self._error:
+                    log.info("flow %s can receive events here again", task.flow)
                 self._tried, self._error = task, None
                 self._backoff.reset()
                 self._changed()
@@ -275,12 +281,16 @@ class FlowRunner:
             if component not in running:
                 assert self._appender is not None
                 assert self._noted is not None
-                source = self._make_source(component, self._appender, self._noted)
+                source = self._make_source(task.flow, component, self._appender, self._noted)
                 self._sources.append(source)
         self._set_choke()
 
     def _make_source(
-        self, component: Component[SourceOptions], appender: JournalAppender, noted: NotedState
+        self,
+        flow: str,
+        component: Component[SourceOptions],
+        appender: JournalAppender,
+        noted: NotedState,
     ) -> SourceRunner:
         async def settled_state() -> Mapping[str, object]:
             await appender.drain(DRAIN_SECONDS)
@@ -296,6 +306,7 @@ class FlowRunner:
             self._charge(len(block.data))
 
         source = SourceRunner(
+            f"source {component.name} of flow {flow}",
             component,
             self._hostname,
             self._group,
@@ -336,7 +347,7 @@ class FlowRunner:
         try:
             await appender.drain(DRAIN_SECONDS)
         except FlumengError as error:
-            log.error("journal %s: the last events are not on disk: %s", appender.journal.id, error)
+            log.error("%s; received events are lost unless their senders still have them", error)
         await appender.stop()
         journal, self._journal = self._journal, None
         failed = self._failure is not None
@@ -397,10 +408,12 @@ class FlowRunner:
 
     def _note(self, task: Task, error: Exception) -> None:
         expected = isinstance(error, (FlumengError, OSError))
-        log.error(
-            "flow %s cannot receive events here: %s",
-            *(task.flow, error),
-            exc_info=None if expected else error,
-        )
-        self._tried, self._error = task, str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
+        if text != self._error:
+            log.error(
+                "flow %s cannot receive events here, retrying: %s",
+                *(task.flow, text),
+                exc_info=None if expected else error,
+            )
+        self._tried, self._error = task, text
         self._changed()
