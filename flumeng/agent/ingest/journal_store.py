@@ -183,7 +183,7 @@ class JournalStore:
     def _close(self, name: str) -> None:
         journal = self.journals[name]
         if isinstance(journal, ReplicatedJournal) and not journal.leads:
-            return  # its primary closes it
+            return  # only its primary closes it
         try:
             end = journal.close_for_appends()
             self._catch_up(journal)
@@ -372,7 +372,9 @@ class JournalStore:
             aside = journal.set_aside()
         else:
             aside = set_aside(self._path(name))
-        log.error("journal %s is damaged, kept as %s; another node has its events: %s", name, aside, why)
+        log.error(
+            "journal %s is damaged, kept as %s; another node has its events: %s", name, aside, why
+        )
 
     def _require_ended(self, flow: str) -> None:
         """Give up the flow's journals that another node leads. Raises UnavailableError while that

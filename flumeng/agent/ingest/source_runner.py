@@ -31,8 +31,8 @@ RETRY_MOST_SECONDS = 30.0
 class SourceRunner:
     """Runs one source of a flow while its options stay the same. ``settled_state`` returns the
     flow's source state once submitted blocks are durable; ``note`` changes state outside the
-    journal. ``name``: in the log. ``counters`` span all restarts. ``changed``: called after ``running``, ``problem`` or
-    ``addresses`` change."""
+    journal. ``name``: in the log. ``counters`` span all restarts. ``changed``: called after
+    ``running``, ``problem`` or ``addresses`` change."""
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ def test_the_identity_is_made_once(tmp_path: Path) -> None:
 def test_full_disk_at_the_first_start_is_an_error_of_one_line(tmp_path: Path) -> None:
     home = DataDirectory(tmp_path)
     (tmp_path / "uuid.tmp").mkdir()
-    with pytest.raises(UserError, match="cannot read or write .*uuid"):
+    with pytest.raises(UserError, match=r"cannot read or write .*uuid"):
         home.identity()
 
 
@@ -103,7 +103,7 @@ def test_file_system_without_locks_is_not_taken_for_another_node(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(UserError, match="cannot lock .*: No locks available"):
+    with pytest.raises(UserError, match=r"cannot lock .*: No locks available"):
         DataDirectory(tmp_path)
 
 
