@@ -100,11 +100,7 @@ class OnNode:
             self._store.give_back(self._journal, failed=failed)
             self._store.trim(self._journal.id, acked)
         except (FlumengError, OSError) as error:
-            log.error(
-                "journal %s: its flow cannot trim it to its ack %d, acked events stay on the disk "
-                "until the next ack: %s",
-                *(self._journal.id, acked, error),
-            )
+            log.error("journal %s is not trimmed until its next ack: %s", self._journal.id, error)
 
 
 def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
@@ -281,16 +277,12 @@ class FlowRunner:
             if component not in running:
                 assert self._appender is not None
                 assert self._noted is not None
-                source = self._make_source(task.flow, component, self._appender, self._noted)
+                source = self._make_source(component, self._appender, self._noted)
                 self._sources.append(source)
         self._set_choke()
 
     def _make_source(
-        self,
-        flow: str,
-        component: Component[SourceOptions],
-        appender: JournalAppender,
-        noted: NotedState,
+        self, component: Component[SourceOptions], appender: JournalAppender, noted: NotedState
     ) -> SourceRunner:
         async def settled_state() -> Mapping[str, object]:
             await appender.drain(DRAIN_SECONDS)
@@ -306,7 +298,7 @@ class FlowRunner:
             self._charge(len(block.data))
 
         source = SourceRunner(
-            f"source {component.name} of flow {flow}",
+            f"source {component.name} of journal {appender.journal.id}",
             component,
             self._hostname,
             self._group,
@@ -407,13 +399,10 @@ class FlowRunner:
         self._wake.set()
 
     def _note(self, task: Task, error: Exception) -> None:
-        expected = isinstance(error, (FlumengError, OSError))
         text = str(error) or type(error).__name__
         if text != self._error:
-            log.error(
-                "flow %s cannot receive events here, retrying: %s",
-                *(task.flow, text),
-                exc_info=None if expected else error,
-            )
+            trace = None if isinstance(error, (FlumengError, OSError)) else error
+            sentence = "flow %s cannot receive events here, retrying: %s"
+            log.error(sentence, task.flow, text, exc_info=trace)
         self._tried, self._error = task, text
         self._changed()

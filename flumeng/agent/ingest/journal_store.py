@@ -98,10 +98,7 @@ class JournalStore:
             try:
                 self._open(name, patience)
             except FlumengError as error:
-                log.error(
-                    "journal %s cannot be served, until its flow or this worker starts again: %s",
-                    *(name, error),
-                )
+                log.error("journal %s is not served until its flow can open it: %s", name, error)
                 self._broken.add(name)
             opened()
 
@@ -372,9 +369,7 @@ class JournalStore:
             aside = journal.set_aside()
         else:
             aside = set_aside(self._path(name))
-        log.error(
-            "journal %s is damaged, kept as %s; another node has its events: %s", name, aside, why
-        )
+        log.error("damaged journal %s is kept as %s, another node has it: %s", name, aside, why)
 
     def _require_ended(self, flow: str) -> None:
         """Give up the flow's journals that another node leads. Raises UnavailableError while that

@@ -37,7 +37,7 @@ class KeySearch:
                     changed |= _search(name, cipher, self._named.get(flow_of(name), ()))
                 except Exception:
                     if name not in self._failed:
-                        log.exception("journal %s: cannot search its key, retrying", name)
+                        log.exception("journal %s: cannot search its key; retrying", name)
                     self._failed.add(name)
         return changed
 

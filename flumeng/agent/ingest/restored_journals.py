@@ -20,9 +20,7 @@ from flumeng.platform.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 
-RESTORED = (
-    "the data directory was copied or restored while its node ran; later events may be missing"
-)
+RESTORED = "the data directory was copied or restored while its node ran; events may be missing"
 UNKNOWN = "the acks of the journal were unknown when the node started"
 
 

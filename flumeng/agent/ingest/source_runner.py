@@ -31,8 +31,8 @@ RETRY_MOST_SECONDS = 30.0
 class SourceRunner:
     """Runs one source of a flow while its options stay the same. ``settled_state`` returns the
     flow's source state once submitted blocks are durable; ``note`` changes state outside the
-    journal. ``name``: in the log. ``counters`` span all restarts. ``changed``: called after
-    ``running``, ``problem`` or ``addresses`` change."""
+    journal. ``counters`` span all restarts. ``changed``: called after ``running``, ``problem`` or
+    ``addresses`` change."""
 
     def __init__(
         self,
@@ -151,7 +151,10 @@ class SourceRunner:
                 try:
                     await asyncio.wait_for(self._wake.wait(), RETRY_MOST_SECONDS)
                 except TimeoutError:
-                    self._recover()
+                    self._backoff.reset()
+                    if self._logged:
+                        log.info("%s works again", self._name)
+                    self._logged = ""
                 self._wake.clear()
         finally:
             self._source = None
@@ -164,20 +167,13 @@ class SourceRunner:
         self._trouble = error
         self._wake.set()
 
-    def _recover(self) -> None:
-        self._backoff.reset()
-        if self._logged:
-            log.info("%s runs again", self._name)
-        self._logged = ""
-
     def _note(self, error: Exception) -> None:
         text = str(error) or type(error).__name__
         expected = isinstance(error, FlumengError)
         self._error = text if expected else f"source {self.component.name}: {text}"
         if text != self._logged:
-            level = logging.WARNING if expected else logging.ERROR
             trace = None if isinstance(error, FlumengError | OSError) else error
-            log.log(level, "%s fails, retrying: %s", self._name, text, exc_info=trace)
+            log.warning("%s fails, retrying: %s", self._name, text, exc_info=trace)
         self._logged = text
         self._changed()
 

@@ -2,8 +2,8 @@
 
 After a crash every flow with a running job is a suspect, and the collector runs their jobs one at a
 time. A flow that was a suspect at ``ENDS`` ends within ``WINDOW_SECONDS``, the last one alone, is
-set aside on this node until it has another revision or a higher epoch (``flumeng task
-restart``), or the node restarts.
+set aside on this node until it has another revision or a higher epoch (``flumeng task restart``),
+or the node restarts.
 """
 
 from __future__ import annotations

@@ -189,22 +189,14 @@ class Node:
                 seen = self._journals.seen(unknown)
                 self._past = replace(self._past, seen={**self._past.seen, **seen})
         except FlumengError as error:
-            log.warning(
-                "cannot read the acks of %d local journals, retrying: %s; flows that start before "
-                "that succeeds do not append to them",
-                *(len(unknown), error),
-            )
+            log.warning("cannot read journals' acks, retrying; flows begin new journals: %s", error)
         self._act(self._machine.handle(self._past))
 
     def _mark_running(self) -> None:
         try:
             self._home.mark_running()
         except OSError as error:
-            log.warning(
-                "cannot mark the data directory as in use: %s; the next start may take a copy for "
-                "the original, or this directory for a copy",
-                error,
-            )
+            log.warning("cannot mark the data directory, copies may be taken for it: %s", error)
 
     def _settle_past(self) -> None:
         """Remove the mark of a restored directory once no local journal can lack events."""
@@ -478,11 +470,7 @@ class Node:
             try:
                 self._home.keep_known(file, names)
             except OSError as error:
-                log.warning(
-                    "cannot save the names of flows and journals in %s until they change: %s; "
-                    "after a restart, files of those deleted meanwhile are kept",
-                    *(file, error),
-                )
+                log.warning("cannot save %s, files of deleted flows may stay: %s", file, error)
         return names
 
     def _refresh(self) -> None:
@@ -530,10 +518,8 @@ class Node:
         try:
             self._home.keep(assigned)
         except OSError as error:
-            self._unkept.warning(
-                "cannot save the assignment, which a start without ZooKeeper needs; retrying: %s",
-                error,
-            )
+            text = "cannot save the assignment, needed to start without ZooKeeper; retrying: %s"
+            self._unkept.warning(text, error)
         else:
             self._kept = assigned
 

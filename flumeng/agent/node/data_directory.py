@@ -130,14 +130,11 @@ class DataDirectory:
         return sorted(path.name for path in directories if is_journal(path.name))
 
     def identity(self) -> str:
-        """Return the node's UUID, which the first start creates. Raises UserError."""
+        """Return the node's UUID, which the first start creates. Raises OSError."""
         file = self.path / "uuid"
-        try:
-            if not file.exists():
-                write_durably(file, uuid.uuid4().hex)
-            return file.read_text()
-        except OSError as error:
-            raise UserError(f"cannot read or write {file}: {error.strerror}") from error
+        if not file.exists():
+            write_durably(file, uuid.uuid4().hex)
+        return file.read_text()
 
     def belong_to(self, cluster: str) -> None:
         """Bind the directory to the first cluster it joins. Raises UserError for another one."""

@@ -44,8 +44,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """A child's process has ended. ``running``: flows whose jobs the collector had not finished.
-    ``why``: why it could not be started; then ``code`` means nothing."""
+    """A child ended, or (``why``) did not start. ``running``: flows with unfinished jobs."""
 
     child: str
     code: int

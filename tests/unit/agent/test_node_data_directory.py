@@ -89,13 +89,6 @@ def test_the_identity_is_made_once(tmp_path: Path) -> None:
     assert home.identity() == home.identity() != DataDirectory(tmp_path / "other").identity()
 
 
-def test_full_disk_at_the_first_start_is_an_error_of_one_line(tmp_path: Path) -> None:
-    home = DataDirectory(tmp_path)
-    (tmp_path / "uuid.tmp").mkdir()
-    with pytest.raises(UserError, match=r"cannot read or write .*uuid"):
-        home.identity()
-
-
 def test_file_system_without_locks_is_not_taken_for_another_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
