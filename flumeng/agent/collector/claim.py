@@ -238,8 +238,6 @@ class ClaimedTask:
         if not ranges:
             return None
         ranges = self._under_leaders(ranges, reached, cut_is_told=bool(gaps))
-        for gap in gaps or lacks:
-            log.warning("events cannot be read and are skipped: %s", gap.reason)
         scale = _scale(reached)
         identity = splits = None
         unread = [gap.piece for gap in gaps or lacks]
@@ -292,6 +290,9 @@ class ClaimedTask:
         if isinstance(batch.outcome, Exception):
             raise batch.outcome
         self._delivery.commit(batch, self._joined(batch))
+        for gap in batch.gaps or batch.left_out:
+            flow = self._pipeline.spec.flow
+            log.warning("flow %s: events that cannot be read were skipped: %s", flow, gap.reason)
         seconds = batch.ended - max(batch.began, self._last_end)
         self._size.measured(batch.events, seconds)
         if (event_bytes := self._pipeline.event_bytes()) is not None:

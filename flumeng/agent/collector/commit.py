@@ -159,7 +159,7 @@ class Commits:
                 f"`flumeng ack drop {self._flow} {path.name}`"
             )
         if missing:
-            log.warning("commit %s: %d files were moved and removed before", path, len(missing))
+            log.warning("commit %s: %d files were published, and removed since", path, len(missing))
         try:
             self._store.remove(path, ANY)
         except ConflictError:

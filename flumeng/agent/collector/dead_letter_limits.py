@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 3_600.0
 LOOK_SECONDS = 10.0
+FAILED = "cannot apply the limits of dead letters of flow %s, trying again in an hour: %s"
 
 
 class DeadLetterLimits:
@@ -56,13 +57,11 @@ class DeadLetterLimits:
                 try:
                     self.apply(spec)
                 except UserError as error:
-                    log.info("cannot apply the limits of dead letters of flow %s: %s", flow, error)
+                    log.info(FAILED, flow, error)
                 except FlumengError as error:
-                    log.warning(
-                        "cannot apply the limits of dead letters of flow %s: %s", flow, error
-                    )
-                except Exception:  # a fault here harms no events
-                    log.exception("cannot apply the limits of dead letters of flow %s", flow)
+                    log.warning(FAILED, flow, error)
+                except Exception as error:  # a fault here harms no events
+                    log.exception(FAILED, flow, error)
 
     def apply(self, spec: FlowSpec) -> int:
         """Delete files over the limits and return their number. Raises CorruptError, UserError,

@@ -194,7 +194,7 @@ class Jobs:
                 outcomes = self._engine.write(works, job.name, slot)
         except Exception as error:
             if len(works) > 1:
-                log.warning("a Spark job for %d batches failed: %s", len(works), error)
+                log.warning("a Spark job failed, its %d batches run apart: %s", len(works), error)
                 error = BrokenTogetherError(str(error))
             outcomes = [error] * len(works)
         with self._news:

@@ -36,7 +36,7 @@ def report(
             for probe in probes:
                 probe()
         except Exception as error:
-            log.error("the collector cannot report that it is alive: %s", error)
+            log.error("the node restarts this collector unless this ends soon: %s", error)
         else:
             send({"type": "alive", "held": held()})
         time.sleep(seconds)

@@ -70,6 +70,7 @@ class Partitions:
         self._troubles: dict[str, str] = {}
         self._cuts = Cuts(positions, clock)
         self._leader_epochs: Mapping[str, int | None] = {}
+        self._acks_first = False
 
     @property
     def trouble(self) -> str | None:
@@ -88,6 +89,7 @@ class Partitions:
             self._waits.setdefault(name, _Wait(LOOK_SECONDS))
         self._given_up = {}
         self._leader_epochs = {}
+        self._acks_first = spec.delivery == "at-most-once"
         self._positions.open(spec)
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
@@ -140,7 +142,7 @@ class Partitions:
         for name, stop in list(self._stops.items()):
             if stop.offset < starts.get(name, stop.offset + 1):
                 del self._stops[name]
-                if name in starts and not stop.given_up:
+                if name in starts and self._acks_first and not stop.given_up:
                     log.error(
                         "partition %s: the event at offset %d is lost, it was acked and then "
                         "could not be read: %s",

@@ -117,7 +117,7 @@ class Runner:
             return self._on_error(assignment, error)
 
     def on_hang(self, seconds: float) -> None:
-        text = f"the task hangs: ZooKeeper or a lake has not answered for {seconds:.0f} s"
+        text = f"the task hangs: ZooKeeper, a lake or Spark has not answered for {seconds:.0f} s"
         self._status.log_trouble(logging.ERROR, f"task {self._assignment.key}: {text}")
         self._say(self._assignment, FAILED, text)
 
@@ -213,7 +213,7 @@ class Runner:
             self._handed_off = claim.handoff
         if task.proven:
             self._proven = True
-            self._status.all_is_well()
+            self._status.all_is_well(claim.assignment.key)
         if self._streak.health and task.caught_up:
             self._streak.succeed(all_is_done=True)
         if self._proven and not claim.outdated:

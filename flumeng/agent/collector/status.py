@@ -71,12 +71,14 @@ class StatusReport:
                 self._report(assignment.key, status)
 
     def log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
-        """Log a trouble once, until another one comes or the task recovers."""
+        """Log a trouble once, until another one comes or ``all_is_well`` logs its end."""
         if sentence != self._trouble:
             log.log(level, "%s", sentence, exc_info=trace)
         self._trouble = sentence
 
-    def all_is_well(self) -> None:
+    def all_is_well(self, task: str) -> None:
+        if self._trouble:
+            log.info("task %s works again", task)
         self._trouble = ""
 
 

@@ -63,6 +63,7 @@ class Takeover:
         self._standby: tuple[Assignment, Pipeline] | None = None
         """The prepared pipeline, until a claim takes it."""
         self.size = BatchSize(0)  # before the first claim
+        self._logged_epoch: int | None = None
 
     def stand_by(self, assignment: Assignment) -> str | None:
         """Prepare the slow steps of a failover: Spark's workers, the pipeline, the partitions'
@@ -104,7 +105,9 @@ class Takeover:
             clock=around.clock,
             open_store=around.open_store,
         )
-        log.info("task %s runs here, under epoch %d", assignment.key, assignment.epoch)
+        if assignment.epoch != self._logged_epoch:  # not at each retry
+            log.info("task %s runs here, under epoch %d", assignment.key, assignment.epoch)
+        self._logged_epoch = assignment.epoch
         around.measures.tasks.begin(assignment.key, assignment.epoch)
         outdated = built != assignment
         return SlotClient(

@@ -149,7 +149,7 @@ class TaskMetrics:
             self._count_ended()
         except Exception as error:
             if not self._failing:
-                log.warning("cannot read the metrics of Spark's tasks: %s", error)
+                log.warning("cannot read the metrics of Spark's tasks, retrying: %s", error)
             self._failing = True
         else:
             self._failing = False

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flumeng.platform import fail_fast
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,8 @@ class Threads:
         self._running: set[_Call] = set()
         self._idle = 0
         self._there = 0
-        self._replaced = 0
-        self._made = 0
+        self._replaced = self._made = 0
+        self._short = RateLimitedLog(log)
 
     def submit(self, run: Callable[[], None], on_hang: Callable[[float], None]) -> None:
         """Queue a call of ``run``, which must not raise, after all earlier calls."""
@@ -81,7 +82,7 @@ class Threads:
         except RuntimeError as error:
             if not self._there:
                 raise
-            log.error("work waits, only %d threads could start: %s", self._there, error)
+            self._short.warning("calls of %s wait for more threads: %s", self._name, error)
             return False
         self._there += 1
         self._made += 1

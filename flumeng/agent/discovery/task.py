@@ -201,7 +201,7 @@ class DiscoveryTask:
                 self._flow, before, after, expect, self._store.scale
             ):
                 self._store.commit(part)
-            self._log(before, after)
+            self._log(before, after, findings.offers)
         elif findings.bounded and _is_read(after.partitions, acks):
             self._stop(record.version)
         self.partitions = after.partitions
@@ -247,7 +247,7 @@ class DiscoveryTask:
         operator.commit([still, change], f"flow stop {self._flow}")
         log.info("flow %s is stopped: %s", self._flow, why)
 
-    def _log(self, before: Partitions, after: Partitions) -> None:
+    def _log(self, before: Partitions, after: Partitions, offered: Collection[str]) -> None:
         came = after.partitions.keys() - before.partitions.keys()
         went = before.partitions.keys() - after.partitions.keys()
         if came or went:
@@ -260,6 +260,7 @@ class DiscoveryTask:
             for name, partition in before.partitions.items()
             if partition.end is None
             and name in after.partitions
+            and name not in offered
             and after.partitions[name].end is not None
         ]
         if ended:

@@ -213,7 +213,9 @@ class Worker:
             run.status = Status(*own, state, error, seen, run.streak.health)
             if run.status != before:
                 if error and error != before.error:
-                    log.warning("task %s: %s", run.assignment.key, error)
+                    log.warning("task %s is %s: %s", run.assignment.key, state, error)
+                elif before.error and not error:
+                    log.info("task %s works again", run.assignment.key)
                 self._report()
             self._news.notify_all()
 

@@ -37,8 +37,9 @@ FRAME_STATES = 256
 
 Build = tuple[pa.RecordBatch, Mapping[str, object]]
 
-_UNFIT = (UserError, ValueError, OverflowError, MemoryError)
-"""Errors of events that cannot be encoded, including all of Arrow's errors."""
+_UNFIT = (UserError, ValueError, OverflowError)
+"""Errors of events that can never be encoded. After others the flow starts again, and events that
+were not acknowledged are received again: a shortage of memory ends."""
 
 _ROW_BYTES = 8 + 3 * 4
 """Bytes of a row without texts: its time, and the ends of its body, host and attributes."""

@@ -100,7 +100,7 @@ class OnNode:
             self._store.give_back(self._journal, failed=failed)
             self._store.trim(self._journal.id, acked)
         except (FlumengError, OSError) as error:
-            log.error("journal %s could not be released by its flow: %s", self._journal.id, error)
+            log.error("journal %s is not trimmed until its next ack: %s", self._journal.id, error)
 
 
 def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
@@ -242,6 +242,8 @@ class FlowRunner:
                     await self._let_go()
                 await self._backoff.wait(self._wake)
             else:
+                if self._error:
+                    log.info("flow %s can receive events here again", task.flow)
                 self._tried, self._error = task, None
                 self._backoff.reset()
                 self._changed()
@@ -296,6 +298,7 @@ class FlowRunner:
             self._charge(len(block.data))
 
         source = SourceRunner(
+            f"source {component.name} of journal {appender.journal.id}",
             component,
             self._hostname,
             self._group,
@@ -336,7 +339,7 @@ class FlowRunner:
         try:
             await appender.drain(DRAIN_SECONDS)
         except FlumengError as error:
-            log.error("journal %s: the last events are not on disk: %s", appender.journal.id, error)
+            log.error("%s; received events are lost unless their senders still have them", error)
         await appender.stop()
         journal, self._journal = self._journal, None
         failed = self._failure is not None
@@ -396,11 +399,10 @@ class FlowRunner:
         self._wake.set()
 
     def _note(self, task: Task, error: Exception) -> None:
-        expected = isinstance(error, (FlumengError, OSError))
-        log.error(
-            "flow %s cannot receive events here: %s",
-            *(task.flow, error),
-            exc_info=None if expected else error,
-        )
-        self._tried, self._error = task, str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
+        if text != self._error:
+            trace = None if isinstance(error, (FlumengError, OSError)) else error
+            sentence = "flow %s cannot receive events here, retrying: %s"
+            log.error(sentence, task.flow, text, exc_info=trace)
+        self._tried, self._error = task, text
         self._changed()

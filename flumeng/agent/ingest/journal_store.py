@@ -98,7 +98,7 @@ class JournalStore:
             try:
                 self._open(name, patience)
             except FlumengError as error:
-                log.error("journal %s cannot be opened and served: %s", name, error)
+                log.error("journal %s is not served until its flow can open it: %s", name, error)
                 self._broken.add(name)
             opened()
 
@@ -179,11 +179,13 @@ class JournalStore:
 
     def _close(self, name: str) -> None:
         journal = self.journals[name]
+        if isinstance(journal, ReplicatedJournal) and not journal.leads:
+            return  # only its primary closes it
         try:
             end = journal.close_for_appends()
             self._catch_up(journal)
         except (FlumengError, OSError) as error:
-            log.error("journal %s cannot be closed for new events: %s", name, error)
+            log.error("journal %s cannot be closed or trimmed to its ack: %s", name, error)
         else:
             log.info("journal %s is closed for new events, its end is seq %d", name, end)
 
@@ -321,7 +323,7 @@ class JournalStore:
             except CorruptError as error:
                 self._replace_damaged(name, ended, error)
         except (FlumengError, OSError) as error:
-            log.error("journal %s of another primary is not deleted: %s", name, error)
+            log.error("journal %s, which another node ended, is kept: %s", name, error)
 
     def _give_up_replica(self, name: str, ended: Ended) -> None:
         """Remove a replica that has all events. Raises CorruptError when its state is unusable."""
@@ -367,7 +369,7 @@ class JournalStore:
             aside = journal.set_aside()
         else:
             aside = set_aside(self._path(name))
-        log.error("journal %s is kept as %s, another node has its events: %s", name, aside, why)
+        log.error("damaged journal %s is kept as %s, another node has it: %s", name, aside, why)
 
     def _require_ended(self, flow: str) -> None:
         """Give up the flow's journals that another node leads. Raises UnavailableError while that
@@ -395,9 +397,9 @@ class JournalStore:
             journal.mark_damaged(damage)
         if failed is not None and journal.next_seq < failed.safe and not journal.closed:
             log.error(
-                "journal %s: events from seq %d to %d are lost, the disk failed before it had "
-                "them; the journal takes no more events",
-                *(name, journal.next_seq, failed.safe),
+                "journal %s: the disk failed before it had the events from seq %d to %d, and those "
+                "not delivered are lost; the flow begins a new journal",
+                *(name, journal.next_seq, failed.safe - 1),
             )
             journal.close_for_appends()
 

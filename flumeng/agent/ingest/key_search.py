@@ -20,6 +20,7 @@ class KeySearch:
         self._journals = journals
         self._texts: Mapping[str, str] = {}
         self._named: Mapping[str, tuple[str, ...]] = {}
+        self._failed: set[str] = set()
 
     def set_texts(self, texts: Mapping[str, str]) -> None:
         if texts != self._texts:
@@ -35,7 +36,9 @@ class KeySearch:
                 try:
                     changed |= _search(name, cipher, self._named.get(flow_of(name), ()))
                 except Exception:
-                    log.exception("journal %s: the search for its encryption key failed", name)
+                    if name not in self._failed:
+                        log.exception("journal %s: cannot search its key; retrying", name)
+                    self._failed.add(name)
         return changed
 
 
@@ -53,6 +56,6 @@ def _references(flow: str, text: str) -> tuple[str, ...]:
     try:
         encryption = parse_flow(text).journal.encryption
     except FlumengError as error:
-        log.error("flow %s: cannot read which encryption key it names: %s", flow, error)
+        log.error("flow %s: its text, which names its keys, is unreadable: %s", flow, error)
         return ()
     return encryption.references if encryption is not None else ()

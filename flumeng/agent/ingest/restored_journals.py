@@ -20,7 +20,7 @@ from flumeng.platform.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 
-RESTORED = "the data directory was copied or restored while its node ran; later events are missing"
+RESTORED = "the data directory was copied or restored while its node ran; events may be missing"
 UNKNOWN = "the acks of the journal were unknown when the node started"
 
 
@@ -64,7 +64,7 @@ class RestoredJournals:
         end = journal.close_for_appends()
         self._refused = {**self._refused, journal.id: refusal}
         level = logging.ERROR if refusal.older else logging.WARNING
-        text = "journal %s takes no events after seq %d: %s; the flow's sources continue from there"
+        text = "journal %s ends at seq %d: %s; the flow's sources continue there in a new journal"
         log.log(level, text, journal.id, end, refusal.why)
         return True
 

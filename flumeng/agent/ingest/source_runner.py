@@ -36,6 +36,7 @@ class SourceRunner:
 
     def __init__(
         self,
+        name: str,
         component: Component[SourceOptions],
         hostname: str,
         group: WorkerGroup,
@@ -48,6 +49,7 @@ class SourceRunner:
         note: Callable[[Mapping[str, object]], None] = lambda _: None,
         deliveries: Deliveries,
     ) -> None:
+        self._name = name
         self.component = component
         self.counters = Counters()
         self._group = group
@@ -64,6 +66,7 @@ class SourceRunner:
         self._paused = False
         self._stopping = False
         self._trouble: Exception | None = None
+        self._logged = ""
         self._backoff = Backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -141,12 +144,17 @@ class SourceRunner:
                 await claims.take(self.component.options)
             await source.start()
             self._source, self._error = source, None
-            self._backoff.reset()
             if self._paused:
                 source.pause()
             self._changed()
             while not self._stopping and self._trouble is None:
-                await self._wake.wait()
+                try:
+                    await asyncio.wait_for(self._wake.wait(), RETRY_MOST_SECONDS)
+                except TimeoutError:
+                    self._backoff.reset()
+                    if self._logged:
+                        log.info("%s works again", self._name)
+                    self._logged = ""
                 self._wake.clear()
         finally:
             self._source = None
@@ -160,12 +168,13 @@ class SourceRunner:
         self._wake.set()
 
     def _note(self, error: Exception) -> None:
-        if isinstance(error, FlumengError):
-            log.warning("source %s: %s", self.component.name, error)
-            self._error = str(error)
-        else:
-            log.error("source %s has failed", self.component.name, exc_info=error)
-            self._error = f"source {self.component.name}: {error or type(error).__name__}"
+        text = str(error) or type(error).__name__
+        expected = isinstance(error, FlumengError)
+        self._error = text if expected else f"source {self.component.name}: {text}"
+        if text != self._logged:
+            trace = None if isinstance(error, FlumengError | OSError) else error
+            log.warning("%s fails, retrying: %s", self._name, text, exc_info=trace)
+        self._logged = text
         self._changed()
 
 

@@ -196,7 +196,7 @@ class Worker:
             try:
                 self._journal_store.trim(name, ack)
             except (FlumengError, OSError) as error:
-                log.error("journal %s cannot be trimmed to its ack %d: %s", name, ack, error)
+                log.error("journal %s cannot be trimmed to ack %d now: %s", name, ack, error)
 
     def _on_replicas(self, message: Message) -> None:
         """Apply the memberships of replicated journals. Blocks."""
@@ -388,5 +388,6 @@ class OrderedWork:
             try:
                 await asyncio.to_thread(work, *args)
             except (FlumengError, OSError) as error:
-                log.error("an order of the node failed: %s", error)
+                order = f"{work.__name__}{args}"
+                log.error("the node's order %.200s failed, and is repeated: %s", order, error)
         self._done()

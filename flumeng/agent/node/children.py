@@ -86,7 +86,7 @@ class Child:
         """Return the reason to kill the child, or ""."""
         silent = now - self.heard_at
         if self.state is State.STARTING and silent > limits.start_seconds:
-            return f"hung: not ready after {limits.start_seconds:g} s"
+            return f"hung: not ready, and no message for {limits.start_seconds:g} s"
         if self.state is State.RUNNING and silent > limits.silent_seconds:
             return f"hung: no message for {limits.silent_seconds:g} s"
         if self.held and now - self.held_at > limits.held_seconds:

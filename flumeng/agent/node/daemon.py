@@ -41,6 +41,7 @@ from flumeng.platform.metrics.channel import Channel
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.metrics.table import Reading
 from flumeng.platform.processes import PYTHON
+from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.security import process
 from flumeng.platform.security.expiry import Expiry, utc_now
 from flumeng.platform.watchdog import Watchdog
@@ -130,7 +131,7 @@ class Node:
         self._exit = self._registered = self._stopping = False
         self._session = 0
         self._is_ours = False
-        self._logged = ""
+        self._logged, self._unkept = "", RateLimitedLog(log)
         self._troubles: dict[str, str] = {}
         me = settings.name
         for path in (paths.assignment(me), paths.live_node(me), paths.schema()):
@@ -188,14 +189,14 @@ class Node:
                 seen = self._journals.seen(unknown)
                 self._past = replace(self._past, seen={**self._past.seen, **seen})
         except FlumengError as error:
-            log.warning("cannot read the acks of the local journals: %s", error)
+            log.warning("cannot read journals' acks, retrying; flows begin new journals: %s", error)
         self._act(self._machine.handle(self._past))
 
     def _mark_running(self) -> None:
         try:
             self._home.mark_running()
         except OSError as error:
-            log.warning("copies of the data directory will not be detected: %s", error)
+            log.warning("cannot mark the data directory, copies may be taken for it: %s", error)
 
     def _settle_past(self) -> None:
         """Remove the mark of a restored directory once no local journal can lack events."""
@@ -263,8 +264,8 @@ class Node:
         try:
             self._children[child] = self._spawn(child, command)
         except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
-            log.warning("process %s cannot be started: %s", child, error)
-            self._handle(events.Ended(child, -1))
+            log.warning("process %s cannot be started, retrying: %s", child, error)
+            self._handle(events.Ended(child, -1, why=f"cannot be started: {error}"))
         else:
             log.info("process %s started, pid %d", child, self._children[child].pid)
 
@@ -469,7 +470,7 @@ class Node:
             try:
                 self._home.keep_known(file, names)
             except OSError as error:
-                log.warning("cannot save the names of flows and journals in %s: %s", file, error)
+                log.warning("cannot save %s, files of deleted flows may stay: %s", file, error)
         return names
 
     def _refresh(self) -> None:
@@ -517,9 +518,8 @@ class Node:
         try:
             self._home.keep(assigned)
         except OSError as error:
-            log.warning(
-                "cannot save the assignment, which a start without ZooKeeper needs: %s", error
-            )
+            text = "cannot save the assignment, needed to start without ZooKeeper; retrying: %s"
+            self._unkept.warning(text, error)
         else:
             self._kept = assigned
 

@@ -99,8 +99,10 @@ class DataDirectory:
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise UserError(f"another node runs in {path}: give each its own --data") from error
+        except OSError as error:
+            raise UserError(f"cannot lock {path / 'lock'}: {error.strerror}") from error
         try:
             self._run_mark = RunMark(path, self._lock.fileno())
         except OSError as error:
@@ -128,7 +130,7 @@ class DataDirectory:
         return sorted(path.name for path in directories if is_journal(path.name))
 
     def identity(self) -> str:
-        """Return the node's UUID, which the first start creates."""
+        """Return the node's UUID, which the first start creates. Raises OSError."""
         file = self.path / "uuid"
         if not file.exists():
             write_durably(file, uuid.uuid4().hex)
@@ -142,7 +144,7 @@ class DataDirectory:
                 write_durably(file, cluster)
             other = file.read_text() != cluster
         except OSError as error:
-            raise UserError(f"cannot write {file}: {error.strerror}") from error
+            raise UserError(f"cannot read or write {file}: {error.strerror}") from error
         if other:
             raise UserError(
                 f"ZooKeeper holds another cluster than the one of {self.path}, whose journals "
@@ -159,8 +161,8 @@ class DataDirectory:
             return Claim()
         except DAMAGE as error:
             raise UserError(
-                f"{file} is damaged: {error}. It distinguishes this directory from copies; all "
-                "else here is sound. If no other directory was used under the node's name since, "
+                f"{file} is damaged: {error}. It only distinguishes this directory from copies. If "
+                "no other directory was used under the node's name since, "
                 'write {"number": CLAIMS, "token": "CLAIMANT"} into the file, with `claims` and '
                 "`claimant` of the node's znode in `flumeng schema export`"
             ) from error
@@ -173,7 +175,7 @@ class DataDirectory:
         write_durably(self.path / CLAIM, json.dumps(document))
 
     def keep(self, assigned: Assigned) -> None:
-        """Store the assignment, for a start while ZooKeeper is away."""
+        """Store the assignment, for a start while ZooKeeper is away. Raises OSError."""
         document = {
             "version": assigned.version,
             "assignment": codec.text_of(assigned.assignment),
@@ -207,7 +209,7 @@ class DataDirectory:
             return None
         except DAMAGE as error:
             aside = file.with_name(f"{name}{DAMAGED}")
-            log.warning("%s is ignored and renamed to %s: %s", file, aside.name, error)
+            log.warning("%s is damaged, ignored and kept as %s: %s", file, aside.name, error)
             self.problems[name] = f"{file} was damaged, and was renamed to {aside.name}: {error}"
             with contextlib.suppress(OSError):
                 file.replace(aside)

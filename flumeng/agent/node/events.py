@@ -44,11 +44,12 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """A child's process has ended. ``running``: flows whose jobs the collector had not finished."""
+    """A child ended, or (``why``) did not start. ``running``: flows with unfinished jobs."""
 
     child: str
     code: int
     running: frozenset[str] = frozenset()
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class Machine:
         if isinstance(event, events.Ended):
             if child.state in (State.RUNNING, State.HUNG):
                 self._suspect(child, event)
-            return self._step(child, "ended", event.code)
+            return self._step(child, "ended", event)
         return self._step(child, str(event.message["type"]), event.message)
 
     def _suspect(self, child: Child, event: events.Ended) -> None:
@@ -316,7 +316,7 @@ class Machine:
         steps = [i for child in self._children.values() for i in self._step(child, "stop")]
         return [*steps, *self._finish()]
 
-    def _step(self, child: Child, event: str, detail: object = None) -> list[Instruction]:
+    def _step(self, child: Child, event: str, detail: Any = None) -> list[Instruction]:
         handler = TRANSITIONS.get((child.state, event))
         if handler is None:
             story = "; ".join(map(str, self.story))
@@ -325,7 +325,7 @@ class Machine:
         instructions = handler(self, child, detail)
         if child.state is not before:
             child.since = self._clock()
-            cause = f"exit code {detail}" if event == "ended" else ""
+            cause = (detail.why or f"exit code {detail.code}") if event == "ended" else ""
             if child.state is State.HUNG:
                 cause = child.trouble
             self._record(child.name, event, before.value, child.state.value, cause)
@@ -456,11 +456,11 @@ class Machine:
             return self._stop(child, 0.0)
         return self._stop(child, DRAIN_SECONDS) if self._outdated(child) else self._configure(child)
 
-    def _on_unasked_end(self, child: Child, code: object) -> list[Instruction]:
+    def _on_unasked_end(self, child: Child, end: Any) -> list[Instruction]:
         self._forgive(child)
         child.forget()
         if child.state is not State.HUNG:
-            child.trouble = f"ended with code {code}"
+            child.trouble = end.why or f"ended with code {end.code}"
         child.state = State.ABSENT if self._stopping else State.WAITING
         return self._finish()
 

@@ -23,6 +23,7 @@ from flumeng.agent.pyspark.options import Options
 from flumeng.agent.pyspark.planning import Ends, Planning, limited, ordered, read
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -80,6 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: dict[str, int] | None = None
         self._planned: tuple[Offsets, Offsets, list[InputPartition]] | None = None
         self._resumed, self._delivered = True, False
+        self._away = RateLimitedLog(log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's
         """Return the start of the stream. It is the same until the first batch is committed."""
@@ -105,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except UnavailableError as error:
             if at is None:
                 raise
-            log.warning("the stream reader cannot look for new events now: %s", error)
+            self._away.warning("the stream reader cannot look for new events, retrying: %s", error)
             return ordered(at)
         if at is None:
             ends.require_all("only the checkpoint has the positions of their journals")

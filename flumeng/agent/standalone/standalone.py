@@ -74,14 +74,15 @@ class Daemon:
             return
         if self.process is not None:
             log.warning(
-                "%s ended with exit code %s: restarting", self.name, self.process.returncode
+                "process %s ended with code %s: restarting", self.name, self.process.returncode
             )
+            self.process = None
         self.started = time.monotonic()
         self.starts += 1
         try:
             self._start()
         except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
-            log.warning("process %s cannot be started: %s", self.name, error)
+            log.warning("process %s cannot be started, retrying: %s", self.name, error)
 
     def _start(self) -> None:
         channel = Channel(self.name) if self.measured else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.gaps import Gap, gaps, gone
 from flumeng.agent.collector.publisher import Publisher
@@ -19,6 +20,7 @@ from flumeng.connectors.api.sink import Written
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, Put
+from flumeng.platform.errors import UnavailableError
 from tests.testkit.cluster import new_cluster
 from tests.testkit.collector import ScriptedPipeline, StillPositions, register
 from zkschema import paths
@@ -56,6 +58,40 @@ def test_batch_is_a_gap_when_all_of_its_events_are_deleted() -> None:
     assert gone((Range(A, 0, 7),), reached) == (Gap(Range(A, 0, 7), DELETED),)
     assert gone((Range(A, 0, 8),), reached) == ()
     assert gone((Range(A, 0, 7), Range(B, 0, 1)), reached) == ()
+
+
+def test_gap_is_logged_when_it_is_acked_and_not_at_each_try(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = new_cluster()
+    text = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"
+    apply_flow(Operator(store, "test", "", 0.0), text)
+    register(store, "web", A)
+
+    def begun() -> tuple[ClaimedTask, Batch]:
+        task = ClaimedTask(
+            Assignment("web", "collect.0", 1, 1, "", (A,)),
+            store,
+            Publisher(store, gap_seconds=0.0),
+            ScriptedPipeline(parse_flow(text)),
+            Shortened({A: Reach("", 20, gone_below=7)}),
+            size=BatchSize(1000),
+        )
+        batch = task.start()
+        assert batch is not None
+        return task, batch
+
+    for _ in range(3):
+        task, batch = begun()
+        task.settle(batch, UnavailableError("the sink is away"))
+        with pytest.raises(UnavailableError):
+            task.commit()
+    assert caplog.messages == []
+    task, batch = begun()
+    task.settle(batch, [])
+    task.commit()
+    (told,) = caplog.messages
+    assert told.startswith("flow web: events that cannot be read were skipped: ")
 
 
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once", "exactly-once"])

@@ -95,6 +95,7 @@ def partitions(servers: Servers) -> Partitions:
 
 
 STARTS = {BAD: 10, GOOD: 20}
+FLOW = "{{flow: web, sources: [syslog: {{listen: '[::1]:0'}}], delivery: {}, sinks: [noop]}}"
 
 
 def test_undamaged_journals_are_passed_on_as_they_are(
@@ -256,10 +257,21 @@ def test_damage_behind_the_ack_stops_no_journal(
     servers: Servers, partitions: Partitions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At most once acks before it reads: it lost that batch, and logs it."""
+    partitions.open(parse_flow(FLOW.format("at-most-once")))
     partitions.stop(UnreadableError(BAD, 70, "bad"))
     assert partitions.of({BAD: 71, GOOD: 20}) == servers.reach
     assert partitions.trouble is None
     assert "it was acked and then could not be read" in caplog.text
+
+
+def test_damage_that_another_owner_has_read_past_is_no_loss(
+    servers: Servers, partitions: Partitions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task stands by here meanwhile, or an operator has skipped the event."""
+    partitions.open(parse_flow(FLOW.format("at-least-once")))
+    partitions.stop(UnreadableError(BAD, 70, "bad"))
+    assert partitions.of({BAD: 71, GOOD: 20}) == servers.reach
+    assert caplog.messages == []
 
 
 def test_damage_of_a_journal_that_left_the_task_is_forgotten(

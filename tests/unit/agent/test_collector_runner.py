@@ -300,8 +300,11 @@ def test_a_small_batch_of_a_large_backlog_may_share_a_job(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_unavailable_target_is_reported_while_the_task_retries(world: World) -> None:
+def test_unavailable_target_is_reported_while_the_task_retries(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Until a batch is written again. The task retries and has not failed."""
+    caplog.set_level("INFO")
     away = threading.Event()
 
     def write(_ranges: Sequence[Range]) -> None:
@@ -318,9 +321,11 @@ def test_unavailable_target_is_reported_while_the_task_retries(world: World) -> 
     assert world.statuses[-1].error == "the index is away"
     assert world.statuses[-1].partitions == (JOURNAL,)
     told = len(world.statuses)
+    assert caplog.text.count("runs here, under epoch 1") == 1, "it is not logged at each retry"
     away.clear()
     wait_for(lambda: world.ack() == 20)
     wait_for(lambda: world.statuses[-1].error in (None, ""))
+    assert caplog.messages.count("task web/collect.0 works again") == 1
     assert "failed" not in world.states()
     assert len(world.statuses) == told + 1, "nothing was said twice while it was away"
 

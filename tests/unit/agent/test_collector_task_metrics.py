@@ -142,7 +142,7 @@ def test_spark_is_queried_again_when_it_did_not_answer(
     world.spark.trouble = ValueError("no JSON")
     assert world.look() == world.look() == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "cannot read the metrics of Spark's tasks: no JSON"
+        "cannot read the metrics of Spark's tasks, retrying: no JSON"
     ]
     world.spark.trouble = None
     assert world.look() == {"one": 1.0}

@@ -215,6 +215,19 @@ def test_unwanted_partition_ends_at_its_offset_and_keeps_its_ack(
     assert record(store).partitions == {P: Partition(), Q: Partition()}
 
 
+def test_end_of_a_bounded_partition_is_not_logged_as_unwanted(
+    task: DiscoveryTask, finder: FakeFinder, caplog: pytest.LogCaptureFixture
+) -> None:
+    task.discover()
+    finder.findings = Findings({P: Offer(0), Q: Offer(0, end=70)}, scope=("orders",))
+    task.discover()
+    assert caplog.messages == []
+    finder.findings = Findings({Q: Offer(0, end=70)}, scope=("orders",))
+    task.discover()
+    (told,) = caplog.messages
+    assert told.endswith(f"1 partitions are gone or unwanted, so reading ends at their acks: {P}")
+
+
 def test_partition_wanted_again_before_its_removal_has_no_end(
     store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
@@ -432,8 +445,9 @@ def test_new_revision_causes_a_look_at_once(store: ScriptedStore, node: Node) ->
 
 
 def test_failure_is_reported_retried_and_cleared_on_success(
-    store: ScriptedStore, node: Node, finder: FakeFinder
+    store: ScriptedStore, node: Node, finder: FakeFinder, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "flumeng.agent.discovery.worker")
     finder.trouble = UserError("brokers refuse the user")
     start(node, store, lambda *_: [finder])
     node.configure(1)
@@ -442,6 +456,10 @@ def test_failure_is_reported_retried_and_cleared_on_success(
     finder.trouble = None
     said = node.hears(lambda message: state(message) == "running")
     assert said["tasks"]["web/discover.0"]["error"] is None
+    assert caplog.messages == [
+        "task web/discover.0 is failed: brokers refuse the user",
+        "task web/discover.0 works again",
+    ]
 
 
 def test_error_in_one_flow_fails_its_own_task(store: ScriptedStore, node: Node) -> None:

@@ -222,6 +222,22 @@ def test_repeated_attributes_cost_once_on_disk() -> None:
     assert sum(payload.message.size for payload in many) < 4 * one.message.size
 
 
+def test_shortage_of_memory_drops_no_block() -> None:
+    """The flow starts again, and receives again what was not acknowledged."""
+
+    def make(_frame: object, _state: object) -> Payload:
+        raise MemoryError("malloc of size 64 failed")
+
+    unfit: list[Exception] = []
+    blocks = [ReceivedBlock(b"1\n", PEERS[0], 0), ReceivedBlock(b"2\n", PEERS[0], 0)]
+    encoded = batch.encode(
+        blocks, lambda _counted: None, lambda _, error: unfit.append(error), make
+    )
+    with pytest.raises(MemoryError):
+        list(encoded)
+    assert unfit == []
+
+
 def test_block_that_cannot_be_encoded_harms_no_other() -> None:
     bad = Origin("h", (("path", "\udcff"),), FILE)
     group = [ReceivedBlock(b"%d\n" % n, bad if n in (3, 4) else PEERS[0], 0) for n in range(8)]

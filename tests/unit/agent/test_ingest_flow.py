@@ -7,11 +7,13 @@ import errno
 import shutil
 import time
 from collections.abc import Callable, Coroutine
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flumeng.agent.ingest import source_runner
 from flumeng.agent.ingest.batch import NO_EVENTS
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
@@ -204,6 +206,33 @@ def test_failed_source_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run(test)
 
 
+def test_source_that_fails_after_each_start_is_logged_once_and_so_is_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(source_runner, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(source_runner, "RETRY_MOST_SECONDS", 0.05)
+    real, polls = Tailer.poll, count()
+
+    def poll(self: Tailer, now: float) -> list[ReceivedBlock]:
+        if next(polls) < 6:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, now)
+
+    monkeypatch.setattr(Tailer, "poll", poll)
+
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1")
+        await running.all_safe()
+        await async_wait_for(lambda: " works again" in caplog.text)
+        await running.end()
+
+    run(test)
+    assert caplog.text.count(" fails, retrying: ") == 1
+    assert "Traceback" not in caplog.text
+
+
 def test_new_source_reads_nothing_under_back_pressure(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
@@ -288,18 +317,27 @@ def test_flow_wanted_again_before_it_has_stopped_continues(tmp_path: Path) -> No
     run(test)
 
 
-def test_invalid_text_fails_the_task_and_keeps_its_sources_running(tmp_path: Path) -> None:
+def test_invalid_text_fails_the_task_and_keeps_its_sources_running(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
     async def test() -> None:
         running = Running(tmp_path)
         await running.status("running")
         running.flow.want(Task("f", "0", 1, 2, "flow: f\n"))
         status = await running.status("failed")
+        await asyncio.sleep(0.3)
         assert (status["revision"], "sources" in status["error"]) == (2, True)
         running.write("1")
         await running.all_safe()
+        running.flow.want(tail_task(running.log, revision=3))
+        await running.status("running")
         await running.end()
 
     run(test)
+    assert caplog.text.count("flow f cannot receive events here, retrying: ") == 1
+    assert caplog.text.count("flow f can receive events here again") == 1
 
 
 def test_a_flow_gets_its_open_journal_back_and_a_closed_one_never(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_child_that_failed_to_start_is_started_later(
         node.turn()
     assert failures == []
     assert node.health.unready == []
-    assert f"ingest.0 cannot be started: {error}" in caplog.text
+    assert f"ingest.0 cannot be started, retrying: {error}" in caplog.text
 
 
 def live_in_another_boot(tmp_path: Path) -> Bench:

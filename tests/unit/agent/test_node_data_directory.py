@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import resource
 import shutil
@@ -85,6 +87,17 @@ def test_known_flows_and_replicas_are_kept_in_separate_files(tmp_path: Path) -> 
 def test_the_identity_is_made_once(tmp_path: Path) -> None:
     home = DataDirectory(tmp_path)
     assert home.identity() == home.identity() != DataDirectory(tmp_path / "other").identity()
+
+
+def test_file_system_without_locks_is_not_taken_for_another_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_file: object, _how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match=r"cannot lock .*: No locks available"):
+        DataDirectory(tmp_path)
 
 
 def test_data_directory_is_locked_by_one_node(tmp_path: Path) -> None:

@@ -374,7 +374,17 @@ def test_a_child_that_does_not_become_ready_is_killed_unless_its_start_goes_on(
     machine.handle(Tick())
     assert pass_time(machine, clock, 200.0, alive(WORKER)) == []
     assert pass_time(machine, clock, 119.0) == []
-    assert pass_time(machine, clock, 2.0) == [Kill(WORKER, "hung: not ready after 120 s")]
+    assert pass_time(machine, clock, 2.0) == [
+        Kill(WORKER, "hung: not ready, and no message for 120 s")
+    ]
+
+
+def test_status_of_a_child_that_could_not_be_started_says_why(machine: Machine) -> None:
+    """Its code would be that of a process that a signal has ended."""
+    machine.handle(Tick())
+    machine.handle(Ended(WORKER, -1, why="cannot be started: no memory"))
+    assert machine.status.problems == {WORKER: "cannot be started: no memory"}
+    assert machine.story[-1].cause == "cannot be started: no memory"
 
 
 @pytest.mark.parametrize("pause", [5.0, 60.0, 100_000.0])

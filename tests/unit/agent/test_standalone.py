@@ -108,7 +108,9 @@ def test_unreadable_flow_ends_no_cluster(cluster: Cluster, path: str) -> None:
     assert "web" not in {*progress.waiting, *progress.failed}
 
 
-def test_daemon_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+def test_daemon_that_cannot_be_started_now_is_started_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     daemon = Daemon("node", [str(tmp_path / "absent")], tmp_path / "node.log", measured=False)
     daemon.keep_up()
     before = daemon.process
@@ -118,6 +120,11 @@ def test_daemon_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> N
     daemon.keep_up()
     assert daemon.process is not None
     assert daemon.process.wait() == 0
+    daemon.command = [str(tmp_path / "absent")]
+    for _ in range(2):
+        daemon.started = 0.0
+        daemon.keep_up()
+    assert caplog.text.count("process node ended with code 0: restarting") == 1
 
 
 def test_operator_of_some_flows_stays_limited_over_a_restart(

@@ -163,6 +163,18 @@ def test_flow_waits_until_the_end_of_its_superseded_journal_is_known(store: Jour
     assert position(store) == 20
 
 
+def test_journal_is_closed_once_it_leads_and_until_then_that_is_no_error(
+    store: JournalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = take(store)
+    store.give_back(journal)
+    store.close_all_but(frozenset())
+    assert (journal.closed, caplog.messages) == (False, [])
+    tell(store, journal.id)
+    store.close_all_but(frozenset())
+    assert journal.closed
+
+
 def test_journal_in_use_is_given_up_when_it_is_given_back(store: JournalStore) -> None:
     """The worker gets the message once."""
     journal = written(store)

@@ -22,7 +22,7 @@ from flumeng.journal.log.encryption import Key, Keyring
 from flumeng.journal.log.errors import KeyMissingError
 from flumeng.journal.log.frame import FrameHeader, identity
 from flumeng.journal.log.inspection import Finding, dump, inspect
-from flumeng.journal.log.journal_cipher import FILE, KeyReference
+from flumeng.journal.log.journal_cipher import FILE, JournalCipher, KeyReference
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
@@ -250,6 +250,18 @@ def test_replica_that_leads_is_read_with_the_secret_of_its_node(
     assert led.cipher.problem == ""
     assert bodies(led, 0, 10) == list(range(10))
     nothing_is_in_plain_text(tmp_path)
+
+
+def test_search_that_fails_again_and_again_is_logged_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_cipher: object, _named: object) -> None:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(JournalCipher, "search", fail)
+    searching = search(lead(world))
+    searching.search()
+    assert caplog.text.count("RuntimeError: odd") == 1
 
 
 def test_missing_secret_makes_readers_wait_and_is_named(
