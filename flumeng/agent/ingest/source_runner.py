@@ -149,11 +149,11 @@ class SourceRunner:
             self._changed()
             while not self._stopping and self._trouble is None:
                 try:
-                    await asyncio.wait_for(self._wake.wait(), RETRY_MOST_SECONDS)
+                    proof_seconds = RETRY_MOST_SECONDS if self._logged else None
+                    await asyncio.wait_for(self._wake.wait(), proof_seconds)
                 except TimeoutError:
                     self._backoff.reset()
-                    if self._logged:
-                        log.info("%s works again", self._name)
+                    log.info("%s works again", self._name)
                     self._logged = ""
                 self._wake.clear()
         finally:
