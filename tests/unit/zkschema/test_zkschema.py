@@ -51,6 +51,12 @@ def test_equal_records_encode_to_equal_bytes() -> None:
     assert codec.encode(one) == codec.encode(two)
 
 
+def test_equal_large_records_encode_to_equal_bytes_at_any_time() -> None:
+    data = codec.encode(records.Revision(text="a" * 9000, author="a", reason="", time=1.0))
+    assert data.startswith(codec.GZIP_MAGIC)
+    assert data[4:8] == bytes(4), "gzip's header has no time"
+
+
 def test_unknown_fields_are_kept_at_every_depth() -> None:
     data = (
         b'{"assignment_version":1,"journals_told":true,"new":1,"problems":{},"spark_ui":"",'
