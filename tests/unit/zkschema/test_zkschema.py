@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import uuid
 
@@ -114,6 +115,12 @@ def test_endlessly_nested_record_is_refused() -> None:
     data = b'{"v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(codec.DecodeError, match="nested too deeply"):
         codec.decode(records.Node, data)
+
+
+def test_record_is_not_unpacked_beyond_the_bound() -> None:
+    data = gzip.compress(bytes(codec.UNPACKED_BYTES + 1), 1)
+    with pytest.raises(codec.DecodeError, match="larger than 64 MiB when unpacked"):
+        codec.unpack(data)
 
 
 def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
