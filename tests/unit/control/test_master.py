@@ -108,6 +108,22 @@ def test_lost_race_is_retried(cluster: FakeTree) -> None:
     assert tasks(store, "n1") == {f"{flow}/ingest.n1", f"{flow}/collect.0"}
 
 
+def test_plan_of_a_flow_that_has_changed_since_is_not_written(cluster: FakeTree) -> None:
+    """Its new revision or state may allow less than the one that was planned."""
+    store = FakeStore(cluster)
+    add_node(store, "n1")
+    apply(store, "a")
+    suspend = once(
+        lambda: set_flow_state(Operator(store, "a", "", 0.0), "a", "suspended"),
+        puts(paths.plan("a")),
+    )
+    master = Master(ScriptedStore(cluster, before_commit=suspend), "m1")
+    assert master.tick() == "retrying after a conflict: znode /flows/a was changed by someone else"
+    assert read_plan(store, "a") is None
+    settle(master)
+    assert tasks(store, "n1") == {"a/ingest.n1"}
+
+
 def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster: FakeTree) -> None:
     """The other master had written the plan; it assigns the owner while this one moves the task
     on."""
