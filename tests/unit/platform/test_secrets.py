@@ -135,6 +135,15 @@ def test_no_repr_shows_a_secret_and_pickling_keeps_it() -> None:
     assert isinstance(there.password, Secret)
 
 
+def test_excerpt_shows_no_half_of_a_secret() -> None:
+    Secret("hunter2hunter2")
+    text = "the password hunter2hunter2 is wrong"
+    assert [scrubbing.excerpt(text, end) for end in (13, 20)] == [
+        "the password ",
+        "the password *** is ",
+    ]
+
+
 @pytest.mark.parametrize("secret", ["hunter-2", 'pä"ss\\w<o>rd/+ &1', "tab\tand 'quote'"])
 def test_secret_is_scrubbed_in_common_encodings(secret: str) -> None:
     password = Secret(secret)
