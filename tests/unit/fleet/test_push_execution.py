@@ -143,6 +143,21 @@ def test_a_site_whose_last_reply_is_lost_counts_as_touched() -> None:
     assert sites.store("s0").children(paths.flows()) == ["a"]
 
 
+def test_trouble_from_before_a_push_does_not_fail_it_and_further_trouble_does() -> None:
+    sites = FakeSites(1)
+    inventory = sites.inventory([Wave("all", ("s0",), settle_seconds=1)])
+    ill = {"node n9": "node n9 is down"}
+    done = pushed(sites, inventory, {"s0": flow("a")}, health=lambda _copy: ill)
+    assert done.ending == Ending.DONE
+
+    def worse(copy: SiteCopy) -> Mapping[str, str]:
+        there = "b" in copy.children(paths.flows())
+        return {**ill, "sink": "a sink does not answer"} if there else ill
+
+    failed = pushed(sites, inventory, {"s0": {**flow("a"), **flow("b")}}, health=worse).failed
+    assert failed == {"s0": "the site was not well within 1 s: a sink does not answer"}
+
+
 def test_push_killed_between_two_sites_is_continued_under_its_id() -> None:
     """The first site is done, and in the second there is only the claim of the push."""
     sites = FakeSites(2)
