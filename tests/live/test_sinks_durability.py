@@ -23,6 +23,30 @@ LOCAL.rename([(root + "/_flumeng/batch/part", root + "/dt=1/hour=2/part")])
 """
 
 
+SINK = """
+import sys
+import pyarrow as pa
+from flumeng.connectors.files.options import Files
+from flumeng.connectors.files.sink import StageFiles
+root = sys.argv[1]
+options = Files(root + "/{host}", marker=True)
+write = StageFiles(options, root + "/_flumeng/batch", makes_staging=True)
+list(write(iter([pa.record_batch({"host": ["a", "b"]})])))
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_staged_files_of_the_sink_are_synced_and_then_their_directory(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    command = ["strace", "-f", "-y", "-e", "trace=fsync", "-o", str(trace), sys.executable]
+    subprocess.run([*command, "-c", SINK, str(tmp_path / "lake")], check=True)
+    batch = tmp_path / "lake" / "_flumeng" / "batch"
+    synced = re.findall(rf"fsync\(\d+<({re.escape(str(batch))}[^>]*)", trace.read_text())
+    staged = [str(path) for path in batch.iterdir()]
+    assert len(staged) == 4, "a file and a marker for each host"
+    assert (sorted(synced[-5:-1]), synced[-1]) == (sorted(staged), str(batch))
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_files_and_every_directory_on_the_way_are_synced_in_order(tmp_path: Path) -> None:
     trace = tmp_path / "trace"

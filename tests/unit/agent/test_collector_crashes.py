@@ -30,7 +30,7 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.api.sink import Written
+from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import ABSENT
 from flumeng.platform import file_store
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
@@ -501,6 +501,44 @@ def test_at_least_once_may_repeat_a_batch_but_loses_none(tmp_path: Path, at_step
     world.collect(1)
     assert sum(world.shown().values()) >= sum(JOURNALS.values()) == len(world.shown())
     assert world.staged() == []
+
+
+class TakingPipeline(FakePipeline):
+    """Writes nothing; its sink takes a batch at a commit of its own, as tables do."""
+
+    def __init__(self, taken: set[str]) -> None:
+        super().__init__(flow_spec("at-least-once"), "")
+        self.roots = ()
+        self._taken = taken
+
+    def write(self, ranges: Sequence[Range], staging: Mapping[str, str]) -> list[Written]:
+        assert not staging
+        events = [f"{r.partition} {seq}" for r in ranges for seq in range(r.start, r.end)]
+
+        def commit(number: BatchId | None) -> None:
+            assert number is None, "at least once needs no number"
+            self._taken.update(events)
+
+        return [Written(len(events), commit=commit)]
+
+
+@dataclass
+class WorldOfTable(World):
+    taken: set[str] = field(default_factory=set)
+
+    def pipeline(self) -> Any:
+        return TakingPipeline(self.taken)
+
+
+def test_at_least_once_a_table_takes_a_batch_before_its_acks_move(tmp_path: Path) -> None:
+    everything = {f"{name} {seq}" for name, end in JOURNALS.items() for seq in range(end)}
+    for at in range(WorldOfTable(tmp_path).collect(1).count):
+        world = WorldOfTable(tmp_path)
+        with pytest.raises(CrashError):
+            world.collect(1, Steps(at, crash))
+        world.collect(1)
+        assert world.acks() == JOURNALS
+        assert world.taken == everything
 
 
 def test_at_most_once_may_lose_a_batch_but_repeats_none(tmp_path: Path) -> None:

@@ -414,6 +414,18 @@ def test_child_held_by_its_disk_is_given_more_time(machine: Machine, clock: Cloc
     assert causes == ["held: disk: f.n.0.a", "resumed", "held: disk: f.n.0.a"]
 
 
+def test_pause_of_the_node_does_not_count_as_time_in_which_a_child_is_held(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    held = alive(WORKER, "disk: f.n.0.a")
+    assert pass_time(machine, clock, 100.0, held, alive(COLLECT)) == []
+    clock.now += 1000.0
+    assert pass_time(machine, clock, 190.0, held, alive(COLLECT)) == []
+    told = pass_time(machine, clock, 12.0, held, alive(COLLECT))
+    assert told == [Kill(WORKER, "hung: it could not work for 300 s: disk: f.n.0.a")]
+
+
 def test_child_held_by_one_cause_after_another_goes_on(machine: Machine, clock: Clock) -> None:
     """A disk that is slow for hours, and never too slow for one journal, is no reason to kill."""
     running(machine)

@@ -287,7 +287,15 @@ def test_damaged_plan_is_recreated_above_every_used_epoch(
     assert store.children(paths.plan("web")) == []
 
 
-def test_damaged_bucket_of_a_plan_resets_the_whole_plan(shell: Shell, store: FakeStore) -> None:
+@pytest.mark.parametrize(
+    ("acked", "epoch"), [(1, 9), (12, 12)], ids=["below the plan's", "above the plan's"]
+)
+def test_damaged_bucket_of_a_plan_resets_the_whole_plan(
+    shell: Shell, store: FakeStore, acked: int, epoch: int
+) -> None:
+    """Under an epoch that is not below any in the acks."""
+    add_journal(store, "web.n1.0.cc", "web")
+    add_ack(store, "web.n1.0.cc", epoch=acked)
     plan = read_plan(store, "web")
     assert plan is not None
     head = replace(plan.value, buckets=2, tasks={}, epoch=9, revision=1)
@@ -297,7 +305,7 @@ def test_damaged_bucket_of_a_plan_resets_the_whole_plan(shell: Shell, store: Fak
     spoil(store, paths.plan_bucket("web", "1"), b"{")
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 0
     plan_now = read(store, paths.plan("web"))
-    assert (plan_now["epoch"], plan_now["revision"]) == (9, 1), "the rollout goes on"
+    assert (plan_now["epoch"], plan_now["revision"]) == (epoch, 1), "the rollout goes on"
     assert store.children(paths.plan("web")) == []
 
 

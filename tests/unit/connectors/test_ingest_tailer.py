@@ -188,6 +188,17 @@ def test_file_truncated_and_grown_beyond_its_old_end_is_noticed(log: Path) -> No
     assert follower.settle() == ["1", "other", "lines"]
 
 
+def test_file_truncated_and_grown_from_the_same_beginning_is_noticed(log: Path) -> None:
+    """By the bytes before the offset, when neither the size nor the beginning can tell."""
+    banner = ["the same lines at the beginning, longer than a mark"] * 6
+    write(log, "\n".join([*banner, "1", ""]))
+    follower = Follower(log)
+    follower.settle()
+    os.truncate(log, 0)
+    write(log, "\n".join([*banner, "other", "lines", ""]))
+    assert follower.settle() == [*banner, "1", *banner, "other", "lines"]
+
+
 def test_file_truncated_and_renamed_at_once_is_read(log: Path) -> None:
     """It has been open all the time, so it is no other file."""
     write(log, "1\n")

@@ -22,7 +22,15 @@ from flumeng.events.journal_names import new_id
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table as metrics
 from tests.testkit.cluster import add_journal, add_node, new_cluster, settle
-from tests.testkit.scripted_store import ScriptedStore, concerns, fail_from, nothing, once, removes
+from tests.testkit.scripted_store import (
+    ScriptedStore,
+    concerns,
+    fail_from,
+    nothing,
+    once,
+    puts,
+    removes,
+)
 from tests.testkit.store import FakeStore, FakeTree
 from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths, records
@@ -100,6 +108,22 @@ def test_lost_race_is_retried(cluster: FakeTree) -> None:
     assert tasks(store, "n1") == {f"{flow}/ingest.n1", f"{flow}/collect.0"}
 
 
+def test_plan_of_a_flow_that_has_changed_since_is_not_written(cluster: FakeTree) -> None:
+    """Its new revision or state may allow less than the one that was planned."""
+    store = FakeStore(cluster)
+    add_node(store, "n1")
+    apply(store, "a")
+    suspend = once(
+        lambda: set_flow_state(Operator(store, "a", "", 0.0), "a", "suspended"),
+        puts(paths.plan("a")),
+    )
+    master = Master(ScriptedStore(cluster, before_commit=suspend), "m1")
+    assert master.tick() == "retrying after a conflict: znode /flows/a was changed by someone else"
+    assert read_plan(store, "a") is None
+    settle(master)
+    assert tasks(store, "n1") == {"a/ingest.n1"}
+
+
 def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster: FakeTree) -> None:
     """The other master had written the plan; it assigns the owner while this one moves the task
     on."""
@@ -125,6 +149,40 @@ def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster
     )
     master = Master(overtaken, "m2")
     master.tick()
+    assert "a/collect.0" in tasks(store, owner)
+    assert "a/collect.0" not in tasks(store, other)
+    settle(master)
+    assert "a/collect.0" not in tasks(store, owner)
+    assert "a/collect.0" in tasks(store, other)
+
+
+def test_task_is_not_given_on_in_a_tick_in_which_its_owner_cannot_be_told(
+    cluster: FakeTree,
+) -> None:
+    """The owner's assignment is written by another master when this one takes the task away."""
+    store, first_store = FakeStore(cluster), FakeStore(cluster)
+    for name in ("n1", "n2"):
+        add_node(store, name)
+    apply(store, "a")
+    settle(Master(first_store, "m1"))
+    first_store.expire()
+    owner, other = sorted(("n1", "n2"), key=lambda name: "a/collect.0" not in tasks(store, name))
+    found = store.read(paths.assignment(owner))
+    assert found is not None
+    told = found.value
+    store.remove(paths.live_node(owner), ANY)
+
+    overtaken = ScriptedStore(
+        cluster,
+        before_commit=once(
+            lambda: store.write(paths.assignment(owner), told, ANY), puts(paths.assignment(owner))
+        ),
+    )
+    master = Master(overtaken, "m2")
+    assert "retrying after a conflict" in master.tick()
+    plan = read_plan(store, "a")
+    assert plan is not None
+    assert plan.value.tasks["collect.0"].node == other, "the plan has moved it on already"
     assert "a/collect.0" in tasks(store, owner)
     assert "a/collect.0" not in tasks(store, other)
     settle(master)

@@ -27,6 +27,7 @@ ROWS = pa.RecordBatch.from_pylist(
         ("Severity > -4 AND `app` <> ''", [0, 1]),
         ("NOT (severity IS NULL AND app <> 'su')", [0, 1]),
         ("NOT (severity IS NULL)", [0, 1]),
+        ("NOT (severity > 4 AND replayed)", [0, 2]),  # null and false is false
         ("app IN ('su', 'x') OR app IS NULL", [0, 2]),
         ("app NOT IN ('su')", [1]),
         ("seq >= 1 AND seq < 2 OR replayed", [1]),

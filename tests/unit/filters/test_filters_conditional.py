@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
 from flumeng.events.columns import either, fitted
+from flumeng.filters import arrow_text
 from flumeng.filters.conditional import ROW, ConditionalStage
-from flumeng.filters.marks import WHEN
+from flumeng.filters.marks import WHEN, MarkStage
 from flumeng.filters.options.where import Where
 from flumeng.filters.where import WhereFilter
 from flumeng.platform.errors import UserError
@@ -66,6 +67,14 @@ def test_columns_without_nulls_may_become_nullable() -> None:
     columns = [pa.array([1, 2], pa.int64()), pa.array([True, False])]
     (found,) = stage(iter([pa.RecordBatch.from_arrays(columns, ["n", WHEN])]))
     assert found.to_pylist() == [{"n": 1, "text": "n1"}, {"n": 2, "text": None}]
+
+
+def test_event_for_which_the_condition_is_null_is_not_marked() -> None:
+    stage = arrow_text.condition(BEFORE, "n > 1")
+    assert stage is not None
+    batch = pa.RecordBatch.from_pydict({"n": [1, 2, None]}, BEFORE)
+    marked = MarkStage(stage.condition, WHEN).each(batch)
+    assert marked[WHEN].to_pylist() == [False, True, False]
 
 
 def flow(*filters: str) -> str:

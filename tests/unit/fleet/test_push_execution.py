@@ -143,6 +143,35 @@ def test_a_site_whose_last_reply_is_lost_counts_as_touched() -> None:
     assert sites.store("s0").children(paths.flows()) == ["a"]
 
 
+def test_trouble_from_before_a_push_does_not_fail_it_and_further_trouble_does() -> None:
+    sites = FakeSites(1)
+    inventory = sites.inventory([Wave("all", ("s0",), settle_seconds=1)])
+    ill = {"node n9": "node n9 is down"}
+    done = pushed(sites, inventory, {"s0": flow("a")}, health=lambda _copy: ill)
+    assert done.ending == Ending.DONE
+
+    def worse(copy: SiteCopy) -> Mapping[str, str]:
+        there = "b" in copy.children(paths.flows())
+        return {**ill, "sink": "a sink does not answer"} if there else ill
+
+    failed = pushed(sites, inventory, {"s0": {**flow("a"), **flow("b")}}, health=worse).failed
+    assert failed == {"s0": "the site was not well within 1 s: a sink does not answer"}
+
+
+def test_trouble_during_the_soak_time_begins_it_again() -> None:
+    sites = FakeSites(1)
+    now = sites.time.clocks.monotonic
+    inventory = sites.inventory([Wave("all", ("s0",), settle_seconds=60, soak_seconds=20)])
+    done = pushed(
+        sites,
+        inventory,
+        {"s0": flow("a")},
+        health=lambda _copy: {"node n9": "node n9 is down"} if 5 < now() < 10 else {},
+    )
+    assert done.ending == Ending.DONE
+    assert now() > 10 + 20
+
+
 def test_push_killed_between_two_sites_is_continued_under_its_id() -> None:
     """The first site is done, and in the second there is only the claim of the push."""
     sites = FakeSites(2)

@@ -79,6 +79,15 @@ def test_invalid_policy_file_is_refused(place: str, problem: str) -> None:
         use(place)
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o620, 0o604])
+def test_file_of_a_secret_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "db"
+    file.write_text("from-file\n")
+    file.chmod(mode)
+    use(f"{{db: {{file: {file}}}}}")
+    assert refusal() == f"the secret {file} is open to others: chmod 600 {file}"
+
+
 def test_missing_secret_is_reported_with_its_configured_place(tmp_path: Path) -> None:
     use(f"{{db: {{file: {tmp_path}/absent}}}}")
     assert refusal() == f"there is no secret db in {tmp_path}/absent, which the policy file names"
@@ -124,6 +133,15 @@ def test_no_repr_shows_a_secret_and_pickling_keeps_it() -> None:
     there = pickle.loads(pickle.dumps(login))
     assert there == login
     assert isinstance(there.password, Secret)
+
+
+def test_excerpt_shows_no_half_of_a_secret() -> None:
+    Secret("hunter2hunter2")
+    text = "the password hunter2hunter2 is wrong"
+    assert [scrubbing.excerpt(text, end) for end in (13, 20)] == [
+        "the password ",
+        "the password *** is ",
+    ]
 
 
 @pytest.mark.parametrize("secret", ["hunter-2", 'pä"ss\\w<o>rd/+ &1', "tab\tand 'quote'"])

@@ -177,7 +177,9 @@ def test_operator_of_some_flows_needs_a_name_that_matches_as_a_whole() -> None:
 
 def test_expelled_name_is_in_no_access_list() -> None:
     secured = replace(SECURED, expelled=frozenset({"node:n9"}))
-    assert "node:n9" not in dict(acl("/nodes/n9/status", secured))
+    for path in ("/nodes/n9/status", "/members/node:n9"):
+        assert "node:n9" in dict(acl(path, SECURED))
+        assert "node:n9" not in dict(acl(path, secured)), path
 
 
 def test_unknown_path_is_read_only() -> None:

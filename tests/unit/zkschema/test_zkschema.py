@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import uuid
 
@@ -49,6 +50,12 @@ def test_equal_records_encode_to_equal_bytes() -> None:
     one = records.Node(uuid="u", roles=("ingest",), labels={"a": "1", "b": "2"})
     two = records.Node(uuid="u", roles=("ingest",), labels={"b": "2", "a": "1"})
     assert codec.encode(one) == codec.encode(two)
+
+
+def test_equal_large_records_encode_to_equal_bytes_at_any_time() -> None:
+    data = codec.encode(records.Revision(text="a" * 9000, author="a", reason="", time=1.0))
+    assert data.startswith(codec.GZIP_MAGIC)
+    assert data[4:8] == bytes(4), "gzip's header has no time"
 
 
 def test_unknown_fields_are_kept_at_every_depth() -> None:
@@ -109,6 +116,12 @@ def test_endlessly_nested_record_is_refused() -> None:
     data = b'{"v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(codec.DecodeError, match="nested too deeply"):
         codec.decode(records.Node, data)
+
+
+def test_record_is_not_unpacked_beyond_the_bound() -> None:
+    data = gzip.compress(bytes(codec.UNPACKED_BYTES + 1), 1)
+    with pytest.raises(codec.DecodeError, match="larger than 64 MiB when unpacked"):
+        codec.unpack(data)
 
 
 def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
