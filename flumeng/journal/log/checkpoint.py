@@ -128,8 +128,7 @@ class CheckpointFile:
 
 
 def read(path: Path, journal: bytes) -> Checkpoint:
-    """Return the checkpoint in a file. Raises CorruptError (missing, damaged), UserError (unknown
-    version), OSError."""
+    """Return the checkpoint in a file. Raises CorruptError, UserError (newer version), OSError."""
     try:
         block = path.read_bytes()
     except FileNotFoundError as error:

@@ -339,8 +339,7 @@ def remove(path: Path, names: Iterable[str]) -> None:
 
 
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
-    """Return a segment, without frames, and its source state. Raises CorruptError, OSError, and
-    UserError for an unknown version."""
+    """Return a segment without frames, and its source state. Raises as ``checkpoint.read``."""
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEADER_BYTES)
         if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:
