@@ -86,10 +86,12 @@ class Replicas:
     def _open(self, path: Path) -> None:
         """Open a replica; a damaged one is renamed, and the primary makes another."""
         try:
-            self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
-        except CorruptError as error:
-            log.error(_SET_ASIDE, path.name, set_aside(path), error)
-        except FlumengError as error:
+            try:
+                self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
+            except CorruptError as error:
+                log.error(_SET_ASIDE, path.name, set_aside(path), error)
+                return
+        except (FlumengError, OSError) as error:
             log.error("replica %s is not used until a restart: %s", path.name, error)
         else:
             self._stored.add(path.name)
@@ -216,14 +218,13 @@ class Replicas:
                 )
 
     def _try(self, failure: str, work: Callable[..., None], *arguments: Any) -> None:
-        """Do periodic work; log an expected failure once a minute, others with a traceback."""
+        """Do periodic work; log a failure once a minute, an unexpected one with a traceback."""
         try:
             work(*arguments)
-        except (FlumengError, OSError) as error:
+        except Exception as error:
             rare = self._failures.setdefault(failure, RateLimitedLog(log))
-            rare.warning("%s, and is tried again: %s", failure, error)
-        except Exception:
-            log.exception("%s", failure)
+            unexpected = not isinstance(error, (FlumengError, OSError))
+            rare.warning("%s, and is tried again: %s", failure, error, exc_info=unexpected)
 
     # Messages of primaries elsewhere to the replicas here.
 
