@@ -65,7 +65,7 @@ class PatternPath:
 
     def _periods(self, batch: pa.Table) -> Numbers:
         if "ts" not in batch.schema.names or not pa.types.is_timestamp(batch["ts"].type):
-            raise UserError(f"files: the path {self._path} needs the column ts: keep ts in select")
+            raise UserError(f"files: the path {self._path} needs the column ts, a time: keep it")
         micros = pc.fill_null(batch["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
         periods: Numbers = np.clip(micros.to_numpy(), EARLIEST, LATEST) // self._unit
         return periods

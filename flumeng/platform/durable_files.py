@@ -24,18 +24,16 @@ def write_durably(file: Path, text: str) -> None:
         os.close(folder)
 
 
-def read_object(file: Path) -> dict[str, object]:
+def read_object(
+    file: Path, remedy: str = "move the file away to go on without it"
+) -> dict[str, object]:
     """Return the JSON object in a file, {} when it is missing. Raises OSError, CorruptError."""
     try:
         content = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise _damaged(file, error) from error
+        raise CorruptError(f"{file} is damaged: {error}; {remedy}") from error
     if not isinstance(content, dict):
-        raise _damaged(file, "the file holds no JSON object")
+        raise CorruptError(f"{file} is damaged: it holds no JSON object; {remedy}")
     return content
-
-
-def _damaged(file: Path, why: object) -> CorruptError:
-    return CorruptError(f"{file} is damaged: {why}; move the file away to go on without it")

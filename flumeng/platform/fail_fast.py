@@ -20,7 +20,7 @@ def ending_the_process() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        log.critical("broken invariant; this process ends", exc_info=True)
+        log.critical("unexpected error; this process ends", exc_info=True)
         os._exit(EXIT_CODE)
 
 

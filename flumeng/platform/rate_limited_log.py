@@ -15,8 +15,8 @@ class RateLimitedLog:
         self._log = log
         self._next = float("-inf")
 
-    def warning(self, text: str, *args: object) -> None:
+    def warning(self, text: str, *args: object, exc_info: bool = False) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + SECONDS
-            self._log.warning(text, *args)
+            self._log.warning(text, *args, exc_info=exc_info or None)

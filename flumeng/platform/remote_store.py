@@ -50,7 +50,7 @@ Resolve = Callable[[str], str]
 
 
 def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
-    """Return the store of a URL and the path in it. Raises UserError for an invalid URL."""
+    """Return the store of a URL and the path in it. Raises UserError, UnavailableError."""
     url, query = split_query(location)
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")

@@ -139,12 +139,12 @@ def _content(path: Path) -> str | None:
 
 
 def _text(content: bytes, what: str) -> str:
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{what} is larger than {MAX_BYTES // 1024} KiB")
     try:
         text = content.decode()
     except UnicodeDecodeError:
         raise UserError(f"{what} is not UTF-8") from None
-    if len(content) > MAX_BYTES:
-        raise UserError(f"{what} is larger than {MAX_BYTES // 1024} KiB")
     return text.removesuffix("\n").removesuffix("\r")
 
 

@@ -388,7 +388,7 @@ def test_errors_disclose_nothing_of_the_code_to_a_client(served: Served) -> None
     for text in said:
         for leaked in ("Traceback", ".py", SECRET):
             assert leaked not in text
-    assert "see the log of the journal server" in said[0]
+    assert "see the log of the server" in said[0]
     assert SECRET in served.log.read_text(), "the log of the server says what it was"
     assert ask(served, proof, "accounts", APP) == EVENTS
 

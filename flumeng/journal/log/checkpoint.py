@@ -86,7 +86,7 @@ class Checkpoint:
         if magic != MAGIC:
             raise CorruptError(f"{path} is not a checkpoint file")
         if version != VERSION or durability >= len(_DURABILITIES):
-            raise UserError(f"{path} has format version {version}, this flumeng reads {VERSION}")
+            raise UserError(f"{path} has format version {version}, written by a newer flumeng")
         owner, boot, barrier, lost = rest
         if owner != journal:
             raise CorruptError(f"{path} belongs to another journal (was the directory renamed?)")
@@ -128,7 +128,7 @@ class CheckpointFile:
 
 
 def read(path: Path, journal: bytes) -> Checkpoint:
-    """Return the checkpoint in a file. Raises CorruptError when it is missing or damaged."""
+    """Return the checkpoint in a file. Raises CorruptError, UserError (newer version), OSError."""
     try:
         block = path.read_bytes()
     except FileNotFoundError as error:

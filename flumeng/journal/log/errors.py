@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from flumeng.journal.log.disk import FULL, OUT_OF_DESCRIPTORS
 from flumeng.platform.errors import CorruptError, NotAllowedError, UnavailableError
 
@@ -59,9 +61,11 @@ class AboveSafeError(DataLossError):
 
 
 def held(what: str, error: OSError) -> HeldError | None:
-    """Return a HeldError for a temporary error (a full disk, too many open files), else None."""
+    """Return a HeldError for a temporary lack of disk space, descriptors or memory, else None."""
     if error.errno in FULL:
         return DiskFullError(f"{what}: {error.strerror}", f"disk full: {error.strerror}")
     if error.errno in OUT_OF_DESCRIPTORS:
         return OutOfDescriptorsError(f"{what}: {error.strerror}", f"descriptors: {error.strerror}")
+    if error.errno == errno.ENOMEM:
+        return HeldError(f"{what}: {error.strerror}", f"memory: {error.strerror}")
     return None

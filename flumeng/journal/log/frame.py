@@ -294,8 +294,8 @@ def decode_state(blob: Any) -> dict[str, object]:
 
 
 def encode_whole_state(state: Mapping[str, object]) -> bytes:
-    """Return complete source state as JSON, up to 1 GiB. Above 16 MiB it has several lines, encoded
-    one by one so that other threads run in between."""
+    """Return complete source state as JSON. Above 16 MiB it has several lines, encoded one by one
+    so that other threads run in between. Raises UserError above 1 GiB."""
     entries = iter(state.items())
     parts = []
     while part := dict(itertools.islice(entries, STATE_KEYS_AT_ONCE)):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from flumeng.journal.log.disk import read_into
 from flumeng.journal.log.encryption import NO_KEYS, Keyring, key_of
-from flumeng.journal.log.errors import KeyMissingError
+from flumeng.journal.log.errors import KeyMissingError, held
 from flumeng.journal.log.frame import (
     ALIGNMENT,
     HEADER_BYTES,
@@ -47,7 +47,7 @@ def scan(
     fd: int, first: int, size: int, journal: bytes, keyring: Keyring = NO_KEYS
 ) -> Iterator[Good | Bad]:
     """Yield the valid frames and damaged ranges between the offsets ``first`` and ``size``. Without
-    their key, encrypted frames are checked by checksum. Raises UserError for an unknown format."""
+    their key, encrypted frames are checked by checksum. Raises UserError (format), HeldError."""
     offset = first
     while offset < size:
         end = size
@@ -103,7 +103,10 @@ def _is_frame(fd: int, offset: int, size: int, journal: bytes) -> bool:
 
 def _read(fd: int, offset: int, size: int) -> bytearray:
     data = bytearray(size)
-    del data[read_into(fd, memoryview(data), offset) :]
+    try:
+        del data[read_into(fd, memoryview(data), offset) :]
+    except OSError as error:
+        raise held("a segment", error) or error from error
     return data
 
 

@@ -25,6 +25,7 @@ from flumeng.journal.log.contract import Appendable, Encoded
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.journal.log.shared_threads import SharedThreads, Steps
 from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +125,7 @@ class GroupCommit(Generic[Item]):
         self._ack = 0
         self._trimmed = 0
         self._untrimmed = False
+        self._trim_failures = RateLimitedLog(log)
         self._tend_at = 0.0
         self._stopping = False
         self._ended = False
@@ -210,9 +212,9 @@ class GroupCommit(Generic[Item]):
             raise self.not_settled()
 
     def not_settled(self) -> UnavailableError:
-        return UnavailableError(
-            f"journal {self._journal.id}: {self._pending_bytes} bytes of events are not on disk"
-        )
+        why = f": {self._held_by}" if self._held_by else ""
+        pending = f"{self._pending_bytes} bytes of events are not durable"
+        return UnavailableError(f"journal {self._journal.id}: {pending}{why}")
 
     def stop(self) -> None:
         """Commit the submitted items, then end; blocks. On a full disk the rest is not written."""
@@ -385,9 +387,8 @@ class GroupCommit(Generic[Item]):
     def _trim(self) -> None:
         ack = self._ack
         due = self._journal.restless and time.monotonic() >= self._tend_at
-        again = self._untrimmed
         try:
-            if ack != self._trimmed or again:
+            if ack != self._trimmed or self._untrimmed:
                 self._trimmed, self._untrimmed = ack, True
                 self._journal.trim(ack)
                 self._untrimmed = False
@@ -395,5 +396,4 @@ class GroupCommit(Generic[Item]):
                 self._tend_at = time.monotonic() + TEND_SECONDS
                 self._journal.maintain()
         except HeldError as error:
-            if not again:
-                log.warning("collected events of a journal cannot be deleted now: %s", error)
+            self._trim_failures.warning("%s; acked events are deleted once that changes", error)

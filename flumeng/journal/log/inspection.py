@@ -15,6 +15,7 @@ from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log.checkpoint import NO_BARRIER, Checkpoint
 from flumeng.journal.log.encryption import NO_KEYS, Keyring
+from flumeng.journal.log.errors import held
 from flumeng.journal.log.frame import decode_state, identity
 from flumeng.journal.log.frame_scanner import Bad, Good, scan
 from flumeng.journal.log.recovery import merge_state
@@ -113,7 +114,7 @@ class Inspection:
 
 def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS) -> Inspection:
     """Check all files of a journal. Encrypted events are decoded only with their key. ``locked``:
-    the caller holds the lock. Raises UserError for no journal or an unknown format."""
+    the caller holds the lock. Raises UserError for no journal or an unknown format; HeldError."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")
@@ -167,6 +168,8 @@ def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyr
         segment, part.state = open_segment(part.path, journal)
         part.header, part.first = segment.header, segment.first
     except (CorruptError, OSError) as error:
+        if isinstance(error, OSError) and (waits := held(str(part.path), error)):
+            raise waits from error
         part.problem = str(error).removeprefix(str(part.path)).lstrip(": ")
     try:
         with part.path.open("rb") as file:
@@ -231,8 +234,10 @@ def _of_parts(inspection: Inspection) -> Iterator[Finding]:
             what = f"encrypted with key {key}, which was not given: only its checksums are known"
             yield Finding(part.path.name, None, what, False)
         torn = _torn_from(part, inspection)
+        spills = inspection.checkpoint and inspection.checkpoint.durability == "spill"
+        tail = "a torn tail, not synced: " if spills else "a torn tail, never acknowledged: "
         for bad in part.bad:
-            kind = "a torn tail, never acknowledged: " if bad.offset >= torn else ""
+            kind = tail if bad.offset >= torn else ""
             yield Finding(part.path.name, bad.offset, f"{kind}{bad.why}", not kind)
         if part.header and part.runs and part.runs[0].offset == part.first:
             first = part.runs[0].first

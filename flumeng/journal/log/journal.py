@@ -78,7 +78,7 @@ class Journal:
         disk: Disk | None = None,
     ) -> Journal:
         """Create and open ``directory/<journal>``, encrypted with the first key of a ``keyring``.
-        Raises UserError for an invalid or used id and for an unwritable directory."""
+        Raises UserError for an invalid or used id and for an unwritable directory, HeldError."""
         path = directories.path_of(directory, journal)
         with directories.plain_errors(path):
             key = KeyReference.of(keyring)
@@ -104,7 +104,7 @@ class Journal:
     ) -> Journal:
         """Recover the journal and begin a new term. An encrypted journal accepts events once it has
         its key. Raises UserError when the journal is in use or inaccessible, CorruptError when
-        synced data is damaged (no file is changed then)."""
+        synced data is damaged (no file is changed then), HeldError; KeyMissingError (keyring)."""
         with directories.plain_errors(directory):
             journal = Journal(
                 directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
@@ -285,7 +285,7 @@ class Journal:
     def trim(self, ack: int) -> None:
         """Drop segments whose events all lie below ``ack``, except retained ones. An ack may move
         back (an operator's reset). A fully acked active segment of at least 1 MiB is replaced.
-        Needs no free space. Raises CorruptError for an ack above ``safe``."""
+        Needs no free space. Raises CorruptError for an ack above ``safe``, and as ``append``."""
         self._writer.require_sound()
         if ack > self.safe:
             raise CorruptError(
@@ -307,7 +307,7 @@ class Journal:
         return self.next_seq
 
     def close(self) -> None:
-        """Sync, unless the journal has failed, and release the lock."""
+        """Sync, unless the journal has failed, and release the lock. Raises JournalFailedError."""
         if not self._open:
             return
         self._open = False
@@ -329,8 +329,8 @@ class Journal:
         """Yield windows of whole frames that cover [start, end), in order, decrypted.
 
         The first and last frame may extend beyond the range. Raises BelowFloorError,
-        AboveSafeError, DataLossError where events are lost, KeyMissingError, and CorruptError for a
-        damaged header or encrypted frame; other damage is found by the decoder.
+        AboveSafeError, DataLossError where events are lost, KeyMissingError, HeldError, and
+        CorruptError for a damaged header or encrypted frame; other damage is found by the decoder.
         """
         if end > self.safe:
             raise AboveSafeError(
@@ -381,8 +381,8 @@ class Journal:
         lost = boot not in (NO_BOOT, self._disk.boot())
         if lost and not self.closed:
             log.error(
-                "journal %s: the machine went down before all events were on disk: those of about "
-                "the last second may be lost; it ends at seq %d and takes no more events",
+                "journal %s: the machine went down before all events were on disk: those of "
+                "the last seconds may be lost; it ends at seq %d and takes no more events",
                 *(self.id, self.next_seq),
             )
         return lost

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 FILE = "encryption.json"
 MOST_SECRETS = 100
 _KEY_ID = re.compile("[0-9a-f]{16}")
+_REMEDY = "restore it: without it new events would be in plain text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +217,11 @@ def write(directory: Path, reference: KeyReference, disk: Disk) -> None:
 
 
 def _read(file: Path) -> KeyReference | None:
-    document = read_object(file)
+    document = read_object(file, _REMEDY)
     try:
         return KeyReference.parse(document) if document else None
     except ValueError as error:
-        raise CorruptError(f"{file} is damaged: {error}") from error
+        raise CorruptError(f"{file} is damaged: {error}; {_REMEDY}") from error
 
 
 def _joined(frames: list[pa.Buffer]) -> Window:

@@ -1,5 +1,5 @@
 """Recovers a journal's directory after any crash, when it is opened. A bad frame past the
-checkpoint's offset is a torn tail, never acknowledged: it is copied to another file and truncated.
+checkpoint's offset is a torn tail, never synced: it is copied to another file and truncated.
 A bad frame below it, or a missing or changed segment, raises CorruptError; no file is touched."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Recovered:
 
 
 def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
-    """Check a locked journal, truncate a torn tail and sync. Raises CorruptError."""
+    """Check a locked journal, truncate a torn tail, sync. Raises CorruptError, OSError."""
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
     if checkpoint.durability == "memory":
         checkpoint = memory_salvage.of_killed(directory, checkpoint, disk)
@@ -160,7 +160,7 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
             _copy_aside(fd, active, size, disk)
             os.ftruncate(fd, active.length)
             log.warning(
-                "%s: cut a torn tail, an unconfirmed write of %d bytes at byte %d (%s)",
+                "%s: cut a torn tail, an unsynced write of %d bytes at byte %d (%s)",
                 *(active.path, size - active.length, active.length, problem),
             )
         synced = _synced(active, checkpoint)

@@ -81,7 +81,7 @@ class _Slot:
 
 def repair(directory: Path, *, accept_loss: bool = False, disk: Disk | None = None) -> Repaired:
     """Repair the journal in a directory. Raises UserError when it is open or held in memory,
-    DiskFullError, and CorruptError when it cannot be repaired."""
+    HeldError, and CorruptError when it cannot be repaired."""
     with directories.plain_errors(directory):
         lock = directories.lock(directory)
         try:

@@ -46,12 +46,13 @@ def set_aside(directory: Path) -> Path:
 
 
 def read(directory: Path) -> Replica:
+    """Return a replica's identity. Raises CorruptError when it is missing or damaged, OSError."""
     path = directory / NAME
     try:
         with path.open("rb") as file:
             document = json.loads(file.read(_BYTES))
         return Replica(str(document["id"]), str(document["lineage"]), int(document["checkpoint"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"cannot read the id of the replica in {path}: {error}") from error
 
 

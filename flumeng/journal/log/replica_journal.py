@@ -28,6 +28,7 @@ from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.segment import Segment, Window, open_segment, read_frame_header
 from flumeng.journal.replication.history import Log, Start
 from flumeng.platform.errors import CorruptError
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -99,13 +100,17 @@ class ReplicaJournal(Journal):
         self._kept_at = time.monotonic()
         self._kept = self.replica
         self.replica = replace(self.replica, checkpoint=max(self.replica.checkpoint, self.floor))
-        self._history = self._read_history()
+        self._failures = RateLimitedLog(log)
         checkpoint = self.replica.checkpoint
-        if self.synced < checkpoint:
+        try:
+            self._history = self._read_history()
+            if self.synced < checkpoint:
+                raise CorruptError(
+                    f"replica {directory} ends at seq {self.synced}, all replicas had {checkpoint}"
+                )
+        except BaseException:
             self._abandon()
-            raise CorruptError(
-                f"replica {directory} ends at seq {self.synced}, but all replicas had {checkpoint}"
-            )
+            raise
 
     @property
     def safe(self) -> int:
@@ -339,7 +344,8 @@ class ReplicaJournal(Journal):
         try:
             replicas.write(self._directory, self.replica, self._disk)
         except OSError as error:
-            log.warning("journal %s: the newest checkpoint cannot be written: %s", self.id, error)
+            later = "journal %s: its replica's checkpoint is written later: %s"
+            self._failures.warning(later, self.id, error)
             return
         self._kept = self.replica
 

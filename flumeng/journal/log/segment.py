@@ -162,7 +162,7 @@ class Segment:
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
         """Yield windows of the frames of [start, end) in order; ``end`` must be synced. Raises
-        BelowFloorError for a trimmed segment, CorruptError after all frames before the damage."""
+        BelowFloorError (trimmed), HeldError, CorruptError after all frames before the damage."""
         with self._open() as fd:
             offset = self._seek(fd, start)
             window_bytes = WINDOW_BYTES
@@ -265,7 +265,8 @@ def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
     try:
         read = read_into(fd, view, offset)
     except OSError as error:
-        raise CorruptError(f"{path} at byte {offset}: {error.strerror}") from error
+        why = f"{path} at byte {offset}"
+        raise held(why, error) or CorruptError(f"{why}: {error.strerror}") from error
     if read < view.nbytes:
         raise CorruptError(f"{path} ends at byte {offset + read}")
 
@@ -338,7 +339,7 @@ def remove(path: Path, names: Iterable[str]) -> None:
 
 
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
-    """Return a segment, without frames, and the source state in its header. Raises CorruptError."""
+    """Return a segment without frames, and its source state. Raises as ``checkpoint.read``."""
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEADER_BYTES)
         if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:

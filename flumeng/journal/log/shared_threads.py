@@ -105,7 +105,7 @@ class SharedThreads:
             except StopIteration:
                 ended = True
             except Exception:
-                log.exception("a job of the threads %s has failed", self._name)
+                log.exception("the job of %s failed, and runs no more", job.name or self._name)
                 ended = True
             with self._changed:
                 self._running.discard(job)

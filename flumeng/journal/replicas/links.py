@@ -186,7 +186,7 @@ class Link:
         self._journals: dict[str, ReplicatedJournal] = {}
         self._closed = threading.Event()
         self._runs = False
-        self._failures = RateLimitedLog(log)
+        self._failures, self._unread, self._unusable = (RateLimitedLog(log) for _ in range(3))
         self.alive_at = -inf
 
     def put(self, journal: ReplicatedJournal, message: ToFollower) -> None:
@@ -218,7 +218,7 @@ class Link:
                     self._talk(address)
             except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
                 text = str(error).partition(". gRPC client debug")[0]
-                unreachable = "cannot send replicas to node %s at %s: %s"
+                unreachable = "cannot reach the replicas on node %s at %s, and try again: %s"
                 self._failures.warning(unreachable, self._node, address, text)
             time.sleep(RETRY_SECONDS)
             with self._changed:
@@ -288,8 +288,8 @@ class Link:
                 rows = _chunk(journal, frames.start, frames.end, at_most)
         except (FlumengError, OSError) as error:
             # Removed or damaged: the other journals are sent all the same.
-            unread = "cannot send node %s the journal %s: %s"
-            self._failures.warning(unread, self._node, journal.id, error)
+            unread = "node %s gets no events of journal %s now: %s"
+            self._unread.warning(unread, self._node, journal.id, error)
             return
         if outbox.first is not None:
             envelope = Envelope(journal.id, outbox.first, state, key)
@@ -321,10 +321,13 @@ class Link:
                     journal.receive(self._node, envelope.message)
         except StopIteration:
             pass
-        except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
             log.debug("replicas on node %s: %s", self._node, error)
+        except FlumengError as error:
+            unusable = "cannot use an answer of the replicas on node %s, and try again: %s"
+            self._unusable.warning(unusable, self._node, error)
         except Exception:
-            log.exception("invalid message from the replicas of node %s", self._node)
+            log.exception("cannot use an answer of the replicas on node %s", self._node)
         finally:
             broken.set()
             with self._changed:

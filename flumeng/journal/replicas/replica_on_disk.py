@@ -94,7 +94,6 @@ class ReplicaOnDisk:
         """Remove events from ``end`` on; return how many. Raises CorruptError, OSError."""
         gone = max(0, self.journal.next_seq - end)
         if gone:
-            log.warning("journal %s: %d unconfirmed events are dropped", self.journal.id, gone)
             with self._using:
                 try:
                     self._replace(self.journal.cut(end))
@@ -103,6 +102,7 @@ class ReplicaOnDisk:
                 except CorruptError as error:
                     self.damaged = str(error)
                     raise
+            log.warning("journal %s: %d unconfirmed events are dropped", self.journal.id, gone)
         return gone
 
     def reopen(self, now: float) -> bool:

@@ -57,7 +57,7 @@ class Replicas:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open all replicas in the directory. Raises UserError, OSError."""
+        """Open all replicas in the directory. Raises OSError."""
         self.journals: Mapping[str, ReplicatedJournal] = {}
         self.send: Callable[[Message], None] = lambda _: None
         self._node, self._replicas, self._disk = node, replicas, disk or Disk()
@@ -86,11 +86,13 @@ class Replicas:
     def _open(self, path: Path) -> None:
         """Open a replica; a damaged one is renamed, and the primary makes another."""
         try:
-            self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
-        except CorruptError as error:
-            log.error(_SET_ASIDE, path.name, set_aside(path), error)
-        except FlumengError as error:
-            log.error("cannot open replica %s, which is ignored: %s", path.name, error)
+            try:
+                self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
+            except CorruptError as error:
+                log.error(_SET_ASIDE, path.name, set_aside(path), error)
+                return
+        except (FlumengError, OSError) as error:
+            log.error("replica %s is not used until a restart: %s", path.name, error)
         else:
             self._stored.add(path.name)
 
@@ -216,14 +218,13 @@ class Replicas:
                 )
 
     def _try(self, failure: str, work: Callable[..., None], *arguments: Any) -> None:
-        """Do periodic work; log an expected failure once a minute, others with a traceback."""
+        """Do periodic work; log a failure once a minute, an unexpected one with a traceback."""
         try:
             work(*arguments)
-        except (FlumengError, OSError) as error:
+        except Exception as error:
             rare = self._failures.setdefault(failure, RateLimitedLog(log))
-            rare.warning("%s, and is tried again: %s", failure, error)
-        except Exception:
-            log.exception("%s", failure)
+            unexpected = not isinstance(error, (FlumengError, OSError))
+            rare.warning("%s, and is tried again: %s", failure, error, exc_info=unexpected)
 
     # Messages of primaries elsewhere to the replicas here.
 
@@ -279,7 +280,7 @@ class Replicas:
         """Return a journal's membership. Raises DeniedError unless it includes this node."""
         membership, *_ = self._records.get(name, (None,))
         if membership is None or self._node not in membership.nodes:
-            raise DeniedError(f"ZooKeeper has no record of a replica of {name[:100]} on this node")
+            raise DeniedError(f"no record here yet of a replica of {name[:100]} on this node")
         return membership
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
@@ -288,7 +289,7 @@ class Replicas:
         if not isinstance(message, messages.Begin):
             return None
         if self._replicas is None or not is_journal(name):
-            raise CorruptError(f"invalid name {name[:100]!r} of a replicated journal")
+            raise UserError(f"no journal {name[:100]!r} can have a replica here")
         with self._lock:
             if name in self.journals:
                 return self.journals[name]

@@ -147,7 +147,7 @@ class ReplicatedJournal(DelegatedLog):
     def _begin_again(self) -> None:
         """Become a follower, as at a start: the versions of a recreated record start over."""
         if isinstance(self._role, Primary):
-            log.warning("journal %s: its record in ZooKeeper was lost, and recreated", self.id)
+            log.warning("journal %s: its record was recreated; it waits to lead again", self.id)
             if self._journal.sound:
                 self._disk.sync()
             self._role = self._disk.as_replica
@@ -243,7 +243,7 @@ class ReplicatedJournal(DelegatedLog):
         except CorruptError as error:
             if not self.leads:
                 raise NotServedError(
-                    f"journal {self.id}: this replica is damaged, read another"
+                    f"journal {self.id}: this replica is damaged or no primary, read another"
                 ) from error
             if isinstance(error, DataLossError):
                 raise
@@ -260,6 +260,7 @@ class ReplicatedJournal(DelegatedLog):
                 return
             self._disk.damaged = why
         others = "another one must lead" if self._others_in_sync else "no other one is in sync"
+        others = others if self.leads else "its primary recreates it, if there is one"
         log.error("the replica of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
@@ -489,7 +490,8 @@ class ReplicatedJournal(DelegatedLog):
             return role
         if self._lost_lead or self._superseded:
             raise JournalFailedError(f"journal {self.id}: another replica is the primary")
-        why = "not the primary yet: ZooKeeper has not confirmed it"
+        why = self.older if self.is_older else "ZooKeeper has not confirmed it"
+        why = f"not the primary yet: {why}"
         raise HeldError(f"journal {self.id}: {why}", why)
 
     def maintain(self) -> None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class JournalClient:
-    """A connection to one server. Not thread-safe."""
+    """A connection to one server. Not thread-safe. Calls raise DeniedError, and as ``prove``."""
 
     def __init__(
         self,

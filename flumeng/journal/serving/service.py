@@ -92,7 +92,8 @@ class Service:
         try:
             return _FlightServer(self, port, own)
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"cannot listen on {self.host}:{port}: {error}") from error
+            how = " with its certificates" if own else ""
+            raise UserError(f"cannot listen on {self.host}:{port}{how}: {error}") from error
 
     def _end(self, timeout_seconds: float) -> bool:
         self.end()
@@ -100,11 +101,12 @@ class Service:
         ending.start()
         ending.join(timeout_seconds)
         if ending.is_alive():
-            log.warning("journal server %s: stopped while a reader still hung", self.address)
+            log.warning("server %s: a call has not ended in %g s", self.address, timeout_seconds)
         return not ending.is_alive()
 
     def _follow(self) -> None:
         assert self._keystore is not None
+        logged = ""
         while not self._stopped.wait(LOOK_SECONDS):
             changed = self._keystore.changed
             if changed == self._changed:
@@ -112,8 +114,10 @@ class Service:
             try:
                 own = self._keystore.load()
             except UserError as error:
-                log.error("%s; the server %s keeps its previous certificate", error, self.address)
+                if logged != (logged := str(error)):
+                    log.error("%s; server %s keeps its previous certificate", error, self.address)
                 continue
+            logged = ""
             self._changed = changed
             self._renew(own)
 
@@ -194,8 +198,8 @@ class _ErrorsToClient:
         if isinstance(error, FlumengError):
             refuse(error)
         if isinstance(error, Exception) and not isinstance(error, flight.FlightError):
-            log.error("a call to the journal server failed", exc_info=error)
-            refuse(FlumengError("the call failed: see the log of the journal server"))
+            log.error("a call to a server of this process failed", exc_info=error)
+            refuse(FlumengError("the call failed: see the log of the server"))
 
 
 def _guarded(items: Iterator[T]) -> Iterator[T]:
@@ -211,4 +215,4 @@ def refuse(error: FlumengError) -> NoReturn:
 
 
 def _refuse_call() -> NoReturn:
-    refuse(UserError("journal servers answer do_get and do_action only"))
+    refuse(UserError("this server answers do_get, do_action and do_exchange only"))

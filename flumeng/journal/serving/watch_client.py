@@ -50,7 +50,7 @@ async def watch(
             f"this flumeng cannot read the answer of {address} to {WATCH}: {error}"
         ) from error
     except grpc.aio.AioRpcError as error:
-        raise UnavailableError(f"server {address} does not answer: {error.details()}") from error
+        raise UnavailableError(f"server {address} ended the watch: {error.details()}") from error
     except TimeoutError as error:
         raise UnavailableError(
             f"server {address} has sent nothing for {silence_seconds:g} s, not even a heartbeat"

@@ -83,7 +83,7 @@ class Page(Collector):
         except Exception:
             if readings not in self._failed:
                 self._failed.add(readings)
-                log.exception("some metrics of %s cannot be read", self._process)
+                log.exception("some metrics of %s are left out, logged once", self._process)
             return []
 
     def _with_label(self, family: Family) -> Family:

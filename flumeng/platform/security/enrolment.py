@@ -88,10 +88,12 @@ def open_authority(folder: Path) -> ClusterAuthority:
         cluster = (folder / CLUSTER_FILE).read_text().strip()
         certificates = (folder / CA_FILE).read_bytes()
         key = (folder / KEY_FILE).read_bytes()
-    except (OSError, UnicodeDecodeError) as error:
+    except FileNotFoundError as error:
         raise UserError(
             f"{folder} has no authority: `flumeng cluster secure init` makes one"
         ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the authority in {folder}: {error}") from error
     return ClusterAuthority(load_authority(certificates, key), cluster)
 
 

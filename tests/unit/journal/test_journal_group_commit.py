@@ -16,8 +16,9 @@ import pytest
 
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.frame import Payload
-from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.journal.log.group_commit import TEND_SECONDS, GroupCommit
 from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.limits import Limits
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.journal import FaultyDisk, numbered_events
 from tests.testkit.waiting import wait_for
@@ -402,3 +403,28 @@ def test_new_segment_waits_for_a_free_descriptor(tmp_path: Path, told: Told) -> 
     commit.stop()
     assert bodies(journal) == list(range(journal.floor, 1200))
     journal.close()
+
+
+@pytest.mark.slow
+def test_work_that_waits_for_a_descriptor_is_logged_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retained segments are looked through every second: that was a warning every second."""
+    kept = Limits(retain_bytes=1 << 30)
+    journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d", limits=kept, segment_bytes=20_000)
+    commit: GroupCommit[Lines] = GroupCommit(journal, lambda items: map(encoded, items))
+    for first in range(0, 100_000, 5000):
+        commit.submit(Lines(first, 5000, nbytes=4 << 20))
+    commit.drain(TIMEOUT_SECONDS)
+    commit.trim(90_000)
+    wait_for(lambda: journal.acked == 90_000)
+    assert (journal.floor, journal.restless) == (0, True)
+    with no_descriptor_left():
+        journal.limits = Limits(retain_bytes=1)
+        time.sleep(4 * TEND_SECONDS)
+    wait_for(lambda: journal.floor > 0, "no segment is deleted")
+    commit.stop()
+    journal.close()
+    assert caplog.messages == [
+        f"journal {journal.id}: Too many open files; acked events are deleted once that changes"
+    ]

@@ -177,7 +177,9 @@ def test_stop_gives_up_after_a_while_and_settles_nothing_unconfirmed(
     assert time.monotonic() - began < group_commit.STOP_SECONDS + TIMEOUT_SECONDS
     assert commits.durable == [([0], 1)]
     assert commits.failed == []
-    with pytest.raises(UnavailableError, match="100 bytes of events are not on disk"):
+    with pytest.raises(
+        UnavailableError, match="100 bytes of events are not durable: other replicas do not"
+    ):
         commits.commit.drain()
 
 

@@ -21,6 +21,7 @@ from flumeng.journal.log.errors import (
     AboveSafeError,
     BelowFloorError,
     DiskFullError,
+    HeldError,
     JournalFailedError,
 )
 from flumeng.journal.log.frame import MAX_ROWS
@@ -158,6 +159,14 @@ def test_i21_full_disk_truncates_the_frame_and_is_no_failure(
     journal.check()
     fill(journal, 10)
     assert seqs(journal, 0, 20) == list(range(20))
+
+
+def test_i21_lack_of_memory_for_a_write_is_no_failure(journal: Journal, disk: FaultyDisk) -> None:
+    disk.fail_write(errno.ENOMEM, room=100)
+    with pytest.raises(HeldError, match="Cannot allocate memory"):
+        journal.append(numbered_events(0, 10))
+    fill(journal, 10)
+    assert seqs(journal, 0, 10) == list(range(10))
 
 
 def test_i21_appends_stop_before_the_disk_is_full(journal: Journal, disk: FaultyDisk) -> None:

@@ -317,6 +317,15 @@ def test_torn_tail_is_truncated_and_nothing_else_happens(directory: Path) -> Non
     assert last.read_bytes() == before
 
 
+def test_torn_tail_of_a_spilling_journal_may_have_been_acknowledged(tmp_path: Path) -> None:
+    Journal.create(tmp_path, "spilling", durability="spill").close()
+    (last,) = parts(tmp_path / "spilling")
+    with last.path.open("ab") as file:
+        file.write(b"FLFR torn")
+    (found,) = inspect(tmp_path / "spilling").findings
+    assert (found.what, found.damage) == ("a torn tail, not synced: the header is cut short", False)
+
+
 def test_repair_of_a_killed_journal_loses_its_torn_tail_only(
     tmp_path: Path, directory: Path
 ) -> None:

@@ -189,14 +189,14 @@ def test_idle_threads_end_after_a_while() -> None:
     wait_for(lambda: jobs[0].runs == 2)
 
 
-def test_a_failing_job_ends_alone() -> None:
+def test_a_failing_job_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
     threads = SharedThreads(1, "test")
 
     def fail() -> Iterator[float | None]:
         yield None
         raise ValueError("as it was told to")
 
-    failing, other = threads.job(fail()), Counted(threads)
+    failing, other = threads.job(fail(), "web.n1.0.a"), Counted(threads)
     failing.wake()
     failing.wake()
     other.job.wake()
@@ -204,6 +204,7 @@ def test_a_failing_job_ends_alone() -> None:
     failing.wake()
     other.job.wake()
     wait_for(lambda: other.runs == 2)
+    assert caplog.messages == ["the job of web.n1.0.a failed, and runs no more"]
 
 
 @pytest.mark.slow

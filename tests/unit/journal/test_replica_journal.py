@@ -6,18 +6,21 @@ in sync lacks, and that its reported terms are those on its disk.
 
 from __future__ import annotations
 
+import errno
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from flumeng.journal.log.errors import AboveSafeError
+from flumeng.journal.log.errors import AboveSafeError, OutOfDescriptorsError
+from flumeng.journal.log.frame import MAGIC
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replication.history import Log, Start
 from flumeng.platform.errors import CorruptError
-from tests.testkit.journal import numbered_events
+from tests.testkit.journal import FaultyDisk, numbered_events
 
 NAME = "web.n1.0.0a1b2c3d"
 
@@ -145,3 +148,53 @@ def test_replica_whose_disk_lost_confirmed_events_is_not_opened(
     (tmp_path / "n1" / NAME / "replica").write_bytes(known)
     with pytest.raises(CorruptError, match="all replicas had 30"):
         ReplicaJournal.load(tmp_path / "n1" / NAME)
+
+
+def test_replica_that_cannot_be_opened_for_lack_of_descriptors_is_not_damaged(
+    tmp_path: Path, replica: ReplicaJournal
+) -> None:
+    """A damaged one is renamed, and its events are sent again."""
+    replica.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OutOfDescriptorsError, match="Too many open files"):
+            ReplicaJournal.load(tmp_path / "n2" / NAME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    ReplicaJournal.load(tmp_path / "n2" / NAME).close()
+
+
+def test_replica_whose_opening_failed_is_not_in_use(
+    tmp_path: Path, primary: ReplicaJournal
+) -> None:
+    primary.fence(2)
+    primary.append(numbered_events(30, 1))
+    primary.close()
+    directory = tmp_path / "n1" / NAME
+    first = min(directory.glob("*.segment"))
+    sound = first.read_bytes()
+    header = sound.index(MAGIC)
+    first.write_bytes(sound[:header] + b"?" + sound[header + 1 :])
+    with pytest.raises(CorruptError, match="no frame begins here"):
+        ReplicaJournal.load(directory)
+    first.write_bytes(sound)
+    ReplicaJournal.load(directory).close()
+
+
+def test_checkpoint_that_a_full_disk_delays_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried every second, and the older one on the disk does no harm."""
+    disk = FaultyDisk()
+    made = ReplicaJournal.make(tmp_path, NAME, Replica.new("n1"), term=1, disk=disk)
+    made.append(numbered_events(0, 10))
+    made.sync()
+    for checkpoint in (5, 10):
+        made.advance(checkpoint)
+        disk.fail_write(errno.ENOSPC)
+        made.fence(1)
+    made.close()
+    text = f"journal {NAME}: its replica's checkpoint is written later: "
+    assert [message for message in caplog.messages if message.startswith(text)] == caplog.messages
+    assert len(caplog.messages) == 1

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from flumeng.journal.replicas.links import (
@@ -31,6 +32,7 @@ from flumeng.journal.serving import replica_wire
 from flumeng.journal.serving.access import Peer
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
+from tests.testkit.waiting import wait_for
 from tests.unit.journal.replicas_world import World, promote, take
 
 
@@ -150,6 +152,28 @@ def test_replica_in_sync_does_not_wait_for_one_that_catches_up() -> None:
             assert replicas.said.get(timeout=60) == ("in sync", seq)
         throttle.at = 0.0
         assert replicas.said.get(timeout=60) == ("late", 5)
+    finally:
+        links.close()
+        server.stop()
+
+
+def test_unusable_answers_of_replicas_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The connection is made again and again, which was seen nowhere."""
+
+    class Strange(Replicas):
+        def serve_replicas(self, _peer: Peer, reader: Any, writer: Any) -> None:
+            writer.begin(FRAMES_SCHEMA)
+            for _ in reader:
+                writer.write_metadata(pa.py_buffer(b"{}"))
+
+    server = JournalServer("127.0.0.1", 0, journals=dict, replicas=Strange())
+    links = Links(lambda _: server.address, Throttle(), lambda: None)
+    try:
+        links.send(
+            "n3", cast("ReplicatedJournal", Talker("a", late=False)), Frames(1, 5, 5, (), 0, 0)
+        )
+        text = "cannot use an answer of the replicas on node n3, and try again: "
+        wait_for(lambda: text in caplog.text)
     finally:
         links.close()
         server.stop()

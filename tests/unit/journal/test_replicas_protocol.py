@@ -214,6 +214,21 @@ def test_damaged_replica_is_set_aside_and_recreated(
     close(again)
 
 
+def test_damaged_replica_that_cannot_be_renamed_does_not_stop_the_worker(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica_of(store, far)
+    close(store)
+    folder = tmp_path / "n1/copies"
+    (folder / THEIRS / "checkpoint").write_bytes(b"")
+    (folder / f".{THEIRS}.damaged").touch()
+    again = open_store(tmp_path / "n1")
+    assert again.replicas.replicas == {}
+    assert f"replica {THEIRS} is not used until a restart: " in caplog.text
+    assert "Not a directory" in caplog.text
+    close(again)
+
+
 def pinged(store: JournalStore) -> list[ToPrimary]:
     """The messages to a primary that sends nothing."""
     talk = Talk([(None, None)])
@@ -347,6 +362,26 @@ def test_replica_that_cannot_be_set_aside_keeps_no_other_from_it(
     assert list(store.replicas.replicas) == [THEIRS]
     monkeypatch.undo()
     second.close()
+
+
+@pytest.mark.slow
+def test_unexpected_failure_of_periodic_work_is_one_traceback(
+    store: JournalStore,
+    far: ReplicaJournal,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    replica_of(store, far)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("as it was told to")
+
+    monkeypatch.setattr(store.replicas.journals[THEIRS], "tick", fail)
+    store.replicas.start(lambda _: None)
+    wait_for(lambda: "periodic work failed" in caplog.text)
+    time.sleep(3 * LOOK_SECONDS)
+    assert [bool(record.exc_info) for record in caplog.records] == [True]
+    monkeypatch.undo()
 
 
 def test_replica_that_fails_to_close_keeps_no_other_from_closing(

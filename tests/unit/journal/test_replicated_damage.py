@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from flumeng.journal.log.errors import JournalFailedError
+from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.journal.log.frame import FrameHeader, identity
 from flumeng.journal.replicas.replica_lag import LATE_SECONDS, RESEND_SECONDS
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replication.membership import Membership
 from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.errors import CorruptError, UnavailableError
 from tests.unit.journal.replicas_world import (
@@ -238,6 +239,31 @@ def test_damaged_replica_that_could_not_be_renamed_is_renamed_later(world: World
         replica.set_aside_damaged()
     aside.unlink()
     assert replica.set_aside_damaged() == aside
+
+
+def test_log_says_what_follows_from_a_damaged_replica(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A follower's primary goes on; it was said that another one must lead."""
+    filled(world)
+    for node in ("n2", "n1"):
+        world[node].mark_damaged("a bit")
+    text = f"the replica of journal {NAME} here is damaged; "
+    assert [message for message in caplog.messages if message.startswith(text)] == [
+        f"{text}its primary recreates it, if there is one: a bit",
+        f"{text}another one must lead: a bit",
+    ]
+
+
+def test_replica_that_may_lack_events_says_why_it_does_not_lead(world: World) -> None:
+    world.sites["n1"].again()
+    with pytest.raises(HeldError, match="not the primary yet: ZooKeeper has not confirmed it"):
+        take(world["n1"])
+    membership = Membership("l", 9, world["n1"].replica_id, ("n1/x", "n2/x"), ("n1", "n2"))
+    world["n1"].older = "it was restored"
+    world["n1"].set_membership(membership, 100, 1)
+    with pytest.raises(HeldError, match="not the primary yet: it was restored"):
+        take(world["n1"])
 
 
 def test_replica_that_was_set_aside_is_not_written_any_more(world: World) -> None:

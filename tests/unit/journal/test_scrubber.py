@@ -201,7 +201,9 @@ def test_copy_that_cannot_be_opened_now_is_scrubbed_next_time(
     assert "web.n9.0.0a1b2c3d cannot be scrubbed now" in caplog.text
 
 
-def test_copy_whose_cut_failed_halfway_is_reopened_and_no_damage(world: World) -> None:
+def test_copy_whose_cut_failed_halfway_is_reopened_and_no_damage(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     site = world.sites["n2"]
 
     looking = second_look(world, "n2")
@@ -209,6 +211,7 @@ def test_copy_whose_cut_failed_halfway_is_reopened_and_no_damage(world: World) -
     site.disk.unsynced = True
     with pytest.raises(OSError, match="Input/output"):
         site.journal.cut(70)
+    assert "dropped" not in caplog.text
     site.disk.unsynced = False
     *_, last = looking
     assert len(list(last)) == 1, "two frames are gone from its disk"

@@ -244,3 +244,12 @@ def test_command_has_the_environment_of_the_node(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(os.environ, "VAULT_TOKEN", "token-of-the-node")
     command(["/bin/sh", "-c", 'echo "$VAULT_TOKEN"'])
     assert secrets.resolve("${secret:db}") == "token-of-the-node"
+
+
+def test_large_secret_whose_last_character_is_cut_is_too_large(tmp_path: Path) -> None:
+    """It was refused as not UTF-8."""
+    file = tmp_path / "large"
+    file.write_text("\u00e9" * secrets.MAX_BYTES)
+    file.chmod(0o600)
+    use(f"{{db: {{file: {file}}}}}")
+    assert refusal() == f"the secret {file} is larger than 64 KiB"

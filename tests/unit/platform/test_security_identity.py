@@ -174,6 +174,14 @@ def test_authority_of_the_user_is_accepted(tmp_path: Path) -> None:
     assert (again.cluster, again.authority.pem) == ("fra", given.pem)
 
 
+def test_unreadable_authority_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no authority: `flumeng cluster secure init`"):
+        enrolment.open_authority(tmp_path)
+    (tmp_path / enrolment.CLUSTER_FILE).mkdir()  # also root cannot read it
+    with pytest.raises(UserError, match=r"cannot read the authority in .*Is a directory"):
+        enrolment.open_authority(tmp_path)
+
+
 def test_invalid_authority_is_refused() -> None:
     given, other = new_authority("c", NOW), new_authority("c", NOW)
     with pytest.raises(UserError, match="is not that of its certificate"):
