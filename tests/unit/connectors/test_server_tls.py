@@ -18,7 +18,7 @@ from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.network.handshakes import Handshakes
 from flumeng.connectors.network.server_tls import Tls
-from flumeng.connectors.network.tls import ServerTls
+from flumeng.connectors.network.tls import ServerTls, every
 from flumeng.platform.errors import UserError
 from tests.testkit.waiting import PATIENCE_SECONDS
 from tests.unit.connectors.authority import Authority
@@ -181,6 +181,7 @@ def test_all_clients_are_refused_without_a_readable_revocation_list(
             path.write_text("no list" if damage == "no list" else text[:100] + "x" + text[150:])
         await tls.refresh()
         assert str(path) in tls.problem
+        assert tls.problem.endswith("; senders are rejected")
         assert await server.said_to(authority, good) == ""
         assert server.counters.refused == 1
         with pytest.raises(UserError, match=str(path)):
@@ -232,8 +233,28 @@ def test_revocation_counts_although_another_file_is_invalid(authority: Authority
         authority.revoke(path, bad[0])
         await tls.refresh()
         assert tls.is_revoked(certificate)
+        assert tls.problem.endswith("; the old files stay in use")
 
     run(test)
+
+
+def test_failure_of_a_refresh_is_logged_once_until_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outcomes = [KeyError("a"), KeyError("a"), KeyError("b"), None, KeyError("b")]
+
+    async def test() -> None:
+        async def step() -> None:
+            if not outcomes:
+                raise asyncio.CancelledError
+            if (outcome := outcomes.pop(0)) is not None:
+                raise outcome
+
+        with contextlib.suppress(asyncio.CancelledError):
+            await every(0, step)
+
+    run(test)
+    assert caplog.text.count("Traceback") == 3
 
 
 def test_list_with_an_unreadable_issuer_leaves_the_previous_one_in_use(
