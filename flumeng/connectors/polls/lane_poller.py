@@ -112,8 +112,7 @@ class LanePoller:
             trouble = str(error.__cause__ if isinstance(error, _RefusedError) else error)
             trouble = trouble or type(error).__name__
             rest = self._longer(RETRY_SECONDS, RETRY_MOST_SECONDS)
-            expected = isinstance(error, FlumengError | _RefusedError)
-            if not expected and trouble != self._trouble:
+            if trouble != self._trouble and not isinstance(error, FlumengError | _RefusedError):
                 log.exception("flow %s: unexpected error in its poller, retrying", self.flow)
         with self._lock:
             self._busy = False

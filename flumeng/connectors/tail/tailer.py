@@ -346,8 +346,8 @@ class Tailer:
         )
 
     def _not_readable(self, file: TailedFile, error: OSError) -> None:
-        packed = file.path if isinstance(file, CompressedFile) else ""
-        path, reason = packed or file.name or file.cursor.path, error.strerror or str(error)
+        path = getattr(file, "path", "") or file.name or file.cursor.path
+        reason = error.strerror or str(error)
         file.close()
         self.tracked.to_skip.discard(file.key)
         if file.key not in self._unreadable:
