@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -16,7 +17,7 @@ import uvloop
 
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.connectors.api.counters import Counters
-from flumeng.connectors.network.handshakes import Handshakes
+from flumeng.connectors.network.handshakes import NO_DESCRIPTORS_SECONDS, Handshakes
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.tls import ServerTls, every
 from flumeng.platform.errors import UserError
@@ -349,3 +350,27 @@ def test_only_tls_1_2_and_later_is_accepted(authority: Authority) -> None:
         assert tls.context.options & ssl.OP_NO_TICKET
 
     run(test)
+
+
+def test_a_shortage_of_memory_makes_accepting_wait(authority: Authority) -> None:
+    """The connection stays in the kernel's queue, and each try would fail at once."""
+    tries = 0
+
+    class Poor(socket.socket):
+        def accept(self) -> Any:
+            nonlocal tries
+            tries += 1
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    async def test() -> None:
+        with Poor() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            listener.setblocking(False)
+            handshakes = Handshakes(listener, made(options(authority)), Served, Counters())
+            with socket.create_connection(listener.getsockname()):
+                await asyncio.sleep(3 * NO_DESCRIPTORS_SECONDS)
+            handshakes.close()
+
+    run(test)
+    assert 1 <= tries <= 4
