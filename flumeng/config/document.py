@@ -131,7 +131,8 @@ def _check_bounds(root: yaml.Node, max_nodes: int) -> None:
         node, depth = pending.pop()
         count += 1
         if depth > MAX_DEPTH or count > max_nodes:
-            raise SpecError([Problem(line(node), "", "aliases expand too far: write them out")])
+            why = f"aliases expand too far, or there are more than {max_nodes} values"
+            raise SpecError([Problem(line(node), "", why)])
         if not node.tag.startswith(_TAGS) or "python" in node.tag:
             raise SpecError([Problem(line(node), "", f"tags are not allowed: {node.tag}")])
         if isinstance(node, yaml.MappingNode):

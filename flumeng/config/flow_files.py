@@ -48,7 +48,7 @@ def flow_files_of(paths: Sequence[Path]) -> list[Path]:
             if file.suffix in SUFFIXES and Path(file.stem).suffix != ".test"
         ]
         if not inside:
-            raise UserError(f"{path}: no file in this directory ends in .yaml or .yml")
+            raise UserError(f"{path}: no flow file (.yaml or .yml) is in this directory")
         files += inside
     return files
 

@@ -24,6 +24,7 @@ from flumeng.filters.formats import json_values
 from flumeng.filters.options.fields import named
 from flumeng.filters.options.geoip import Geoip
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 try:
     import maxminddb
@@ -116,6 +117,7 @@ class _Databases:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[tuple[int, ...], maxminddb.Reader]] = {}
+        self._rare = RateLimitedLog(log)
 
     def reader(self, path: str) -> maxminddb.Reader:
         """Return a reader of the file at ``path``, or of its last readable version. Raises
@@ -130,7 +132,8 @@ class _Databases:
             except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
                 if before is None:
                     raise UnavailableError(f"geoip: cannot read {path}: {error}") from error
-                log.warning("geoip: cannot read %s, still using its old version: %s", path, error)
+                text = "geoip: cannot read %s, still using its old version: %s"
+                self._rare.warning(text, path, error)
             return self._open[path][1]
 
 

@@ -81,7 +81,7 @@ def _taken_back(directory: Broadcast[Directory]) -> None:
     try:
         directory.destroy()
     except (Py4JError, OSError) as error:
-        log.warning("cannot remove an unused lookup table from Spark: %s", error)
+        log.warning("an unused lookup table stays in Spark until the collector ends: %s", error)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def _require_event(schema: pa.Schema) -> None:
     for field in EVENT_SCHEMA:
         if field.name not in schema.names or schema.field(field.name).type != field.type:
             raise UserError(
-                f"parse needs the column {field.name} as it was received: put select after parse"
+                f"parse needs the column {field.name} as it was received: put parse first"
             )
 
 

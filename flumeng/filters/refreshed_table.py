@@ -141,8 +141,9 @@ class RefreshedTable:
         except FlumengError as failed:
             error = type(failed)(scrub(str(failed)))
         except Exception as failed:
-            log.exception("cannot read %s", self._name)
             error = UnavailableError(scrub(f"{type(failed).__name__}: {failed}"))
+            if str(error) != str(self._error):
+                log.exception("cannot read %s, retrying with the next batches", self._name)
         with self._lock:
             self._reads -= 1
             if reading is not self._reading:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
@@ -54,7 +54,7 @@ def require_expressions(spark: SparkSession, texts: Sequence[str]) -> None:
             raise UserError(f"{text[:40]!r}... has more than {MAX_CHARACTERS} characters")
         try:
             tree = parser.parseExpression(text)
-        except (ParseException, Py4JError) as error:
+        except (ParseException, Py4JJavaError) as error:
             first = str(error).strip().splitlines()[0]
             raise UserError(f"{text!r} is not an expression in Spark SQL: {first}") from error
         for node in _nodes(tree):
@@ -93,7 +93,7 @@ def require_statement(spark: SparkSession, text: str, tables: Collection[str]) -
         raise UserError(f"sql: the statement has more than {MAX_CHARACTERS} characters")
     try:
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
-    except (ParseException, Py4JError) as error:
+    except (ParseException, Py4JJavaError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"sql: the statement is not valid in Spark SQL: {first}") from error
     _Reader(tables).plan(plan, frozenset())

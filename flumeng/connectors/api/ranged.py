@@ -80,14 +80,14 @@ class Reach:
     """The readable part of a partition: [``floor``, ``safe``) at ``address``, which only the
     partition's reader interprets.
 
-    ``held``: number of unreadable events from ``safe`` on. ``trouble``: the error of a server that
-    does not answer. A ``closed`` partition gets no more events, a ``full`` one none until the next
-    ack. [``gone_from``, ``gone_below``) was lost for the reason ``gone_why``, and is skipped; when
-    ``gone_from`` is 0, there is no ``floor``. ``contents``: event counts when offsets do not count
-    events; its addresses omit ``left_out``. An exact repetition of a batch can be read up to
-    ``repeatable``. ``leader_epoch``: of the server that has all events below ``safe``; None when
-    the partition is never truncated. ``cut``: the log was truncated below the ack, and the flow
-    skips the lost part.
+    ``held``: number of unreadable events from ``safe`` on. ``trouble``: why nothing is read until a
+    person acts; a server that does not answer has no ``Reach``. A ``closed`` partition gets no more
+    events, a ``full`` one none until the next ack. [``gone_from``, ``gone_below``) was lost for the
+    reason ``gone_why``, and is skipped; when ``gone_from`` is 0, there is no ``floor``.
+    ``contents``: event counts when offsets do not count events; its addresses omit ``left_out``. An
+    exact repetition of a batch can be read up to ``repeatable``. ``leader_epoch``: of the server
+    that has all events below ``safe``; None when the partition is never truncated. ``cut``: the log
+    was truncated below the ack, and the flow skips the lost part.
     """
 
     address: str

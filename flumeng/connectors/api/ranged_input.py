@@ -54,7 +54,7 @@ class RangedInput(ABC):
 
     @abstractmethod
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
-        """Return known partitions' readable ends. Called about once a second during reads."""
+        """Return known partitions' readable ends. Called up to four times a second."""
 
     @abstractmethod
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:

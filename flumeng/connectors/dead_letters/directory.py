@@ -79,6 +79,8 @@ class DeadLetterDirectory:
             if isinstance(explained, OSError):
                 raise UnavailableError(f"{path}: {error}") from error
             raise explained from error
+        except MemoryError:  # also one of Arrow's exceptions
+            raise
         except DAMAGE as error:
             raise CorruptError(f"{path}: {error}") from error
 

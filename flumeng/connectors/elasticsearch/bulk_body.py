@@ -35,7 +35,7 @@ class BulkBody:
         if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
             raise UserError(f"routing: the column {self._routing} is {kind}: cast it to text")
         if self._streams and "ts" not in events.names:
-            raise UserError("a data stream needs the column ts, which select has dropped")
+            raise UserError("a data stream needs the column ts, which the filters do not keep")
         if reserved := sorted(RESERVED.intersection(events.names)):
             raise UserError(f"{', '.join(reserved)}: reserved by Elasticsearch: rename the column")
 
@@ -96,7 +96,7 @@ class IndexNames:
     def check(self, events: pa.Schema) -> None:
         """Raise UserError when ``events`` lack a column that the index name contains."""
         if self._unit and not ("ts" in events.names and _is_time(events.field("ts").type)):
-            raise UserError("index needs the column ts, which select has dropped")
+            raise UserError("index needs the column ts as a time, which the filters do not keep")
         for name in self._columns:
             if name not in events.names:
                 raise UserError(f"index needs the column {name}, which is missing")

@@ -131,7 +131,7 @@ class Cluster:
         for target in targets:
             status, answer = self._request("GET", target, {}, None)
             if status == 404:
-                raise UserError(f"elasticsearch: {target} does not exist: correct `pipeline`")
+                raise UserError(f"elasticsearch: {target} is not there: correct hosts or pipeline")
             if status not in (200, 403):
                 raise _error(status, answer)
 

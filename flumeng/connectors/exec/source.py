@@ -17,6 +17,7 @@ from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.exec.options import Exec
 from flumeng.platform.backoff import Backoff
 from flumeng.platform.guarded_commands import GUARD, STOP_SECONDS, environment
+from flumeng.platform.scrubbing import scrub
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +107,11 @@ class ExecSource(Source):
             command.pause()
         if self._stopping.is_set():
             command.end()
+        healthy = loop.call_later(HEALTHY_SECONDS, self._report_status, 0, "")
         try:
             return await command.ended
         finally:
+            healthy.cancel()
             self._command = None
 
     def _report_status(self, status: int, stderr_end: str) -> None:
@@ -117,7 +120,7 @@ class ExecSource(Source):
             problem = f"exec: {self._options.command[0]} ended with status {status}"
             problem += f": {stderr_end}" if stderr_end else ""
         if problem and problem != self.problem:
-            log.warning("%s", problem)
+            log.warning("%s; it is run again", problem)
         if problem != self.problem:
             self.problem = problem
             self._context.changed()
@@ -177,7 +180,7 @@ class _Command(asyncio.SubprocessProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         status = self._transport.get_returncode()
         assert status is not None
-        stderr_end = " ".join(self._stderr.decode(errors="replace").split())
+        stderr_end = " ".join(scrub(self._stderr.decode(errors="replace")).split())
         if not self.ended.done():
             self.ended.set_result((status, stderr_end))
 

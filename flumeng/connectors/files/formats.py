@@ -97,7 +97,7 @@ def require_fit(schema: pa.Schema, form: str) -> None:
     """Raise UserError when the format cannot hold rows of this schema."""
     empty = schema.empty_table()
     if form == "text" and "body" not in schema.names:
-        raise UserError("files: text writes the column body, which select has dropped")
+        raise UserError("files: text writes the column body, which the filters do not keep")
     if form == "json":
         json_text.rows(pa.RecordBatch.from_pylist([], schema))
         return

@@ -201,11 +201,13 @@ def _avoided(target: str, now: float) -> bool:
 
 
 def _context(tls: ClientTls) -> ssl.SSLContext:
+    files = str(tls.ca)
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:
-        raise UserError(f"tls: {error.filename or tls.ca or tls.certificate}: {error}") from error
+            files = f"{tls.certificate} and {tls.key}"
+            context.load_cert_chain(tls.certificate, tls.key, password="")
+    except (OSError, ValueError) as error:
+        raise UserError(f"tls: {files}: {error}") from error
     return context

@@ -109,8 +109,11 @@ def _ask(endpoint: Endpoint, body: bytes | None, key: str) -> Answer:
         with response:
             return _read(response)
     except (HTTPError, OSError) as error:
-        if isinstance(error, SSLError) and isinstance(error.args[0], SSLCertVerificationError):
+        cause = error.args[0] if isinstance(error, SSLError) else None
+        if isinstance(cause, SSLCertVerificationError):
             raise UserError(f"{endpoint}: its certificate is not trusted: {error}") from error
+        if isinstance(cause, FileNotFoundError | PermissionError):
+            raise UserError(f"http: cannot read {endpoint.ca}: {cause.strerror}") from error
         return Answer(0, f"no answer: {error}")
 
 
@@ -136,7 +139,4 @@ def _after_seconds(text: str) -> float:
 
 @lru_cache
 def _pool(ca: str | None) -> urllib3.PoolManager:
-    try:
-        return urllib3.PoolManager(maxsize=CONNECTIONS, ca_certs=ca, cert_reqs="CERT_REQUIRED")
-    except OSError as error:
-        raise UserError(f"http: cannot read {ca}: {error.strerror}") from error
+    return urllib3.PoolManager(maxsize=CONNECTIONS, ca_certs=ca, cert_reqs="CERT_REQUIRED")

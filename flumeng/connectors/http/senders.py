@@ -64,6 +64,8 @@ class Senders:
             self.problem = problem
             if problem:
                 log.warning("%s", problem)
+            else:
+                log.info("auth of the http source at %s: all secrets are read again", self._address)
             self._changed()
 
     def require(self, path: str, authorization: bytes, client: Client) -> str:

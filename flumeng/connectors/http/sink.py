@@ -160,5 +160,5 @@ def _resolved(headers: Mapping[str, str]) -> dict[str, str]:
     resolved = secrets.filled(headers)
     for name, whole in resolved.items():
         if not whole.isascii() or not whole.isprintable():
-            raise UserError(f"http: the secret in the header {name} is not printable ASCII")
+            raise UserError(f"http: the value of the header {name} is not printable ASCII")
     return resolved

@@ -130,7 +130,7 @@ class Addresses:
                 self._unreadable.discard(str(path))
             elif str(path) not in self._unreadable:
                 self._unreadable.add(str(path))
-                log.error("unreadable record in ZooKeeper: %s", record)
+                log.error("journals are not read: unreadable record in ZooKeeper: %s", record)
         return [None if isinstance(record, Unreadable) else record for record in records]
 
 

@@ -46,13 +46,14 @@ def backoff_seconds(failures: int) -> float:
 @dataclass(eq=False)
 class _Server:
     """The watch of one server. ``answered``: the watch has answered. ``again``: replace the watch
-    although ``names`` are the same."""
+    although ``names`` are the same. ``level``: the highest logged since its last answer."""
 
     address: str
     names: frozenset[str]
     answered: bool = False
     again: bool = False
     failures: int = 0
+    level: int = logging.NOTSET
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
@@ -182,8 +183,7 @@ class PositionWatcher(WatchedEnds[Reach]):
             except CorruptError as error:
                 self._on_nonsense(server, str(error))
             except Exception as error:
-                log.exception("the watch of journal server %s failed", server.address)
-                self._on_nonsense(server, f"{type(error).__name__}: {error}")
+                self._on_nonsense(server, f"{type(error).__name__}: {error}", error)
             else:
                 if not replaced:
                     await asyncio.sleep(began + self.poll_seconds - self._loop.time())
@@ -207,7 +207,7 @@ class PositionWatcher(WatchedEnds[Reach]):
     def _on_answer(self, server: _Server, number: int, answer: WatchAnswer) -> None:
         if server.failures:
             log.info("journal server %s answers again", server.address)
-        server.answered, server.failures = True, 0
+        server.answered, server.failures, server.level = True, 0, logging.NOTSET
         self._missing -= answer.positions.keys()
         self._missing.update(answer.not_served)
         self._lose(answer.not_served)
@@ -225,15 +225,18 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._learn(reaches, number)
 
     def _on_away(self, server: _Server, why: str) -> None:
-        if not server.failures:
-            log.warning("journals of server %s are not read: %s", server.address, why)
-        server.failures += 1
+        self._fail(server, logging.WARNING, why)
         self._missing |= server.names
         self._lose(server.names)
 
-    def _on_nonsense(self, server: _Server, why: str) -> None:
-        if not server.failures:
-            log.error("journals of server %s are not read: %s", server.address, why)
-        server.failures += 1
+    def _on_nonsense(self, server: _Server, why: str, cause: Exception | None = None) -> None:
+        self._fail(server, logging.ERROR, why, cause)
         trouble = Reach(server.address, 0, trouble=why)
         self._learn(dict.fromkeys(server.names, trouble), next(self._requests))
+
+    def _fail(self, server: _Server, level: int, why: str, cause: Exception | None = None) -> None:
+        if level > server.level:
+            text = "journals of server %s are not read, it is asked again: %s"
+            log.log(level, text, server.address, why, exc_info=cause)
+            server.level = level
+        server.failures += 1

@@ -115,7 +115,7 @@ class InKafka:
         return Messages(rows)
 
     def append_encoded(self, messages: Messages) -> int:
-        """Queue messages. Raises HeldError when the queue is full; call again to continue."""
+        """Queue messages. Raises as ``sync``; after HeldError, call again to continue."""
         produce, topic = self._producer.produce, self._options.topic
         while messages.next < len(messages.rows):
             value, key, micros, headers = messages.rows[messages.next]

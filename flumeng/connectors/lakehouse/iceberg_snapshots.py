@@ -67,7 +67,7 @@ def _appended(metadata: Any) -> list[Any]:
 
 
 def remove_files(table: Any, gone: Sequence[Any]) -> None:
-    """Delete metadata files only of snapshots ``gone``. Errors leave orphans for the clean-up."""
+    """Delete metadata files only of snapshots ``gone``. Errors leave orphans, and are logged."""
     try:
         dropped: dict[str, int] = {}
         for snapshot in gone:
@@ -80,7 +80,8 @@ def remove_files(table: Any, gone: Sequence[Any]) -> None:
         for file in (*sorted(dropped), *(snapshot.manifest_list for snapshot in gone)):
             table.io.delete(file)
     except Exception as error:  # any error of the store's library
-        log.warning("iceberg: cannot delete metadata of %d expired snapshots: %s", len(gone), error)
+        left = len(gone), table.metadata.location, error
+        log.warning("iceberg: metadata files of %d expired snapshots stay in table %s: %s", *left)
 
 
 def _manifests(table: Any, snapshot: Any) -> dict[str, int]:

@@ -180,11 +180,11 @@ class LocalDirectory:
 
 
 def imported(package: str, extra: str) -> Any:
-    """Import an optional package. Raises UserError when it is missing."""
+    """Import an optional package. Raises UserError when that fails."""
     try:
         return import_module(package)
     except ImportError as error:
-        raise UserError(f"{package} is not installed: pip install 'flumeng[{extra}]'") from error
+        raise UserError(f"{error}: pip install 'flumeng[{extra}]'") from error
 
 
 @dataclass

@@ -74,13 +74,11 @@ class RevocationLists:
             parts = Path(path).read_bytes().split(_BEGIN)[1:]
             lists = cls([x509.load_pem_x509_crl(_BEGIN + part) for part in parts])
         except OSError as error:
-            raise UserError(
-                f"cannot read {path}: {error.strerror}; senders are rejected"
-            ) from error
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}; senders are rejected") from error
+            raise UserError(f"{path} is damaged: {error}") from error
         if not parts:
-            raise UserError(f"{path} contains no PEM revocation lists; senders are rejected")
+            raise UserError(f"{path} contains no PEM revocation lists")
         return lists
 
     def has(self, certificate: bytes) -> bool:

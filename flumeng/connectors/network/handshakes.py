@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -89,7 +90,7 @@ class Handshakes:
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                if error.errno not in OUT_OF_DESCRIPTORS:
+                if error.errno not in (*OUT_OF_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM):
                     raise
                 self._accept_later()
                 return

@@ -61,6 +61,8 @@ class Streams:
         self.stopped = False
         self._server: asyncio.Server | Handshakes | None = None
         self._broken = RateLimitedLog(log)
+        self._overfull = RateLimitedLog(log)
+        self.malformed = RateLimitedLog(log)
         self._strangers = RateLimitedLog(log)
 
     async def start(self, listener: socket.socket) -> None:
@@ -131,7 +133,7 @@ class Streams:
         if nbytes > 0 and self.held_bytes > HELD_BYTES:
             greediest = max(self.connections, key=lambda connection: connection.held_bytes)
             self.reception.context.counters.overfull += 1
-            log.warning(
+            self._overfull.warning(
                 "unfinished messages take %d bytes of memory: closing sender %s, which has most",
                 *(self.held_bytes, greediest.peer),
             )
@@ -141,7 +143,7 @@ class Streams:
         counters = self.reception.context.counters
         counters.discarded_bytes += nbytes
         self._broken.warning(
-            "the connection of sender %s broke within a message: %d bytes discarded, %d bytes of "
+            "the connection of sender %s ended within a message: %d bytes discarded, %d bytes of "
             "this source so far",
             peer,
             nbytes,
@@ -245,7 +247,7 @@ class _Connection(asyncio.BufferedProtocol):
             streams.reception.context.counters.discarded_bytes += cutter.skipped - skipped
         if sound and cutter.malformed:
             streams.reception.context.counters.malformed += 1
-            log.warning("sender %s sent %s", self.peer, cutter.complaint)
+            streams.malformed.warning("sender %s sent %s", self.peer, cutter.complaint)
             if cutter.hopeless:
                 self.abort()
 

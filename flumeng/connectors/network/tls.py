@@ -25,13 +25,17 @@ REFRESH_SECONDS = 5.0
 
 
 async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
-    """Call ``step`` periodically until cancelled; failures are logged."""
+    """Call ``step`` periodically until cancelled; a failure is logged once until it changes."""
+    failure = ""
     while True:
         await asyncio.sleep(seconds)
         try:
             await step()
-        except Exception:
-            log.exception("TLS files or secrets were not refreshed: the old ones stay in use")
+            failure = ""
+        except Exception as error:
+            if repr(error) != failure:
+                log.exception("TLS files or secrets are not refreshed: the old ones stay in use")
+            failure = repr(error)
 
 
 class Files(NamedTuple):
@@ -85,7 +89,7 @@ class ServerTls:
             await self._go_on(str(error))
             return
         if loaded is not None:
-            log.info("reloaded the TLS files: %s", self._options.certificate)
+            log.info("reloaded the TLS files: %s", ", ".join(self._options.files()))
             self._use(loaded)
 
     def client(self, transport: asyncio.BaseTransport) -> Client:
@@ -120,9 +124,10 @@ class ServerTls:
         """Keep the old context with new revocation lists; without these reject all clients."""
         try:
             self._revoked = await asyncio.to_thread(self._read_lists)
-        except UserError:
-            self.context = None
-        self._note(problem)
+        except UserError as error:
+            self.context, problem = None, str(error)
+        use = "senders are rejected" if self.context is None else "the old files stay in use"
+        self._note(f"{problem}; {use}")
 
     def _note(self, problem: str) -> None:
         if problem and problem != self.problem:

@@ -143,6 +143,8 @@ class OpenItem:
                 raise CorruptError(f"the content is damaged: {error}") from error
             with _explained(self._store):
                 raise
+        except MemoryError:  # also one of Arrow's exceptions
+            raise
         except _DAMAGE as error:
             raise CorruptError(f"the content is damaged: {error}") from error
 

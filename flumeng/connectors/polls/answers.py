@@ -182,7 +182,7 @@ class AnswerFiles:
         try:
             yield
         except PermissionError as error:
-            why = f"{self._name}: {error}: allow the node's user to write there"
+            why = f"{self._name}: {error}: allow the node's user to read and write there"
             raise UserError(why) from error
         except OSError as error:
             explained = self._store.explained(error)

@@ -394,14 +394,15 @@ def _is_below(url: Url, allowed: Url) -> bool:
 
 
 def _ssl_context(tls: ClientTls) -> ssl.SSLContext:
+    files = str(tls.ca)
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if tls.certificate is not None:
+            files = f"{tls.certificate} and {tls.key}"
             context.load_cert_chain(tls.certificate, tls.key, password="")
     except (OSError, ValueError) as error:
-        name = getattr(error, "filename", None) or tls.ca or tls.certificate
-        raise UserError(f"tls: {name}: {error}") from error
+        raise UserError(f"tls: {files}: {error}") from error
     return context
 
 

@@ -112,7 +112,7 @@ class State:
         """Return the state as JSON. Raises UserError when it is too large for ZooKeeper."""
         text: bytes = msgspec.json.encode(self)
         if len(text) > MOST_STATE_BYTES:
-            raise UserError("the reference to the next page is too large for ZooKeeper")
+            raise UserError(f"the state of the poll has {len(text)} bytes: too many for ZooKeeper")
         return text.decode()
 
 
@@ -341,7 +341,7 @@ class HttpPoll:
         secret = (*self._hidden, *self._auth.tokens)
         hidden = [value for value in secret if len(value) >= SECRET_CHARACTERS]
         if any(form(value).strip('"') in text for value in hidden for form in forms):
-            raise UserError(f"{self}: the reference to the next page contains a secret")
+            raise UserError(f"{self}: the server's answer puts a secret into the poll's state")
         return text
 
     def __str__(self) -> str:
@@ -353,7 +353,7 @@ def _headers(options: HttpPollSource) -> dict[str, str]:
     own = secrets.filled(options.headers)
     for name, text in own.items():
         if not text.isascii() or not text.isprintable():
-            raise UserError(f"http_poll: the secret in headers.{name} is not printable ASCII")
+            raise UserError(f"http_poll: the value of headers.{name} is not printable ASCII")
     defaults = {"Accept": "application/json"} if options.format == "json" else {}
     if options.body is not None:
         defaults["Content-Type"] = "application/json"

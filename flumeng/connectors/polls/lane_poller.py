@@ -112,8 +112,8 @@ class LanePoller:
             trouble = str(error.__cause__ if isinstance(error, _RefusedError) else error)
             trouble = trouble or type(error).__name__
             rest = self._longer(RETRY_SECONDS, RETRY_MOST_SECONDS)
-            if not isinstance(error, FlumengError | _RefusedError):
-                log.exception("flow %s: unexpected error in its poller", self.flow)
+            if trouble != self._trouble and not isinstance(error, FlumengError | _RefusedError):
+                log.exception("flow %s: unexpected error in its poller, retrying", self.flow)
         with self._lock:
             self._busy = False
             self._trouble, self._rest_seconds = trouble, rest
@@ -164,7 +164,8 @@ class LanePoller:
         except _RefusedError as refused:
             why = str(refused.__cause__)
             self._count_refusal(number, refused)
-            log.warning("flow %s: the poll due at %s is given up: %s", self.flow, due.location, why)
+            args = self.flow, due.location, why
+            log.warning("flow %s: the poll due at %s failed until `flumeng queue retry`: %s", *args)
             after = replace(after, next=number + 1, part=0)
             failures.append(self._failure(due, position, why))
         else:

@@ -110,7 +110,7 @@ def quoted(name: str) -> str:
 
 def _check_names(names: list[str]) -> None:
     if not names:
-        raise UserError("sql: select has dropped every column")
+        raise UserError("sql: the filters keep no column")
     for name in names:
         if not 0 < len(name.encode()) <= MOST_NAME_BYTES or "\0" in name:
             raise UserError(f"sql: a column name needs 1 to 63 bytes, not {name[:80]!r}")

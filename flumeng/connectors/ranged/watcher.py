@@ -136,6 +136,7 @@ class EndWatcher(WatchedEnds[EndT]):
         self._runs = False
         self._changed_at = float("-inf")
         self._failures = 0
+        self._level = logging.NOTSET  # the highest logged since the server's last answer
 
     @abstractmethod
     def ask(self, partitions: frozenset[str]) -> dict[str, EndT]:
@@ -181,25 +182,27 @@ class EndWatcher(WatchedEnds[EndT]):
         try:
             ends = self.ask(partitions)
         except UnavailableError as error:
-            self._fail(logging.WARNING, error)
+            self._fail(logging.WARNING, str(error))
             ends = {}
         except FlumengError as error:
-            self._fail(logging.ERROR, error)
+            self._fail(logging.ERROR, str(error))
             ends = dict.fromkeys(partitions, self.failed(str(error)))
         except Exception as error:
-            log.exception("%s: unexpected error while asking for ends of partitions", self._name)
-            self._failures = min(self._failures + 1, 10)
-            ends = dict.fromkeys(partitions, self.failed(f"unexpected error: {error!r}"))
+            why = f"unexpected error: {error!r}"
+            self._fail(logging.ERROR, why, error)
+            ends = dict.fromkeys(partitions, self.failed(why))
         else:
             if self._failures:
                 log.info("%s: the server answers again", self._name)
-            self._failures = 0
+            self._failures, self._level = 0, logging.NOTSET
         learned = self._learn(ends, number)
         lost = self._lose(self._ends.keys() - ends.keys())
         if learned or lost:
             self._changed_at = self._clock()
 
-    def _fail(self, level: int, error: FlumengError) -> None:
-        if not self._failures:
-            log.log(level, "%s: the ends of partitions are unknown: %s", self._name, error)
+    def _fail(self, level: int, why: str, cause: Exception | None = None) -> None:
+        if level > self._level:
+            text = "%s: no new events are read, the ends of partitions are asked for again: %s"
+            log.log(level, text, self._name, why, exc_info=cause)
+            self._level = level
         self._failures = min(self._failures + 1, 10)

@@ -44,8 +44,8 @@ def is_compressed(beginning: bytes) -> bool:
 
 
 class CompressedFile(TailedFile):
-    """The unread rest of a missing file, in a compressed copy. ``is_recognised``: the open file is
-    the copy. Raises ``ReplacedError`` when there is no copy, ``OSError`` for a damaged one."""
+    """The unread rest of a missing file, in a compressed copy. ``is_recognised``: the open file, at
+    ``path``, is the copy. Raises ``ReplacedError`` without one, ``OSError`` for a damaged one."""
 
     def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
         super().__init__(key, cursor, following)
@@ -73,7 +73,8 @@ class CompressedFile(TailedFile):
             except OSError as error:
                 if self.is_recognised or error.errno in OUT_OF_DESCRIPTORS:
                     raise
-                log.warning("cannot read the compressed file %s: %s", self._path, error)
+                args = self.path, self.cursor.path, error.strerror or error
+                log.warning("cannot read %s, maybe a copy of %s: %s", *args)
                 self._drop()
         raise ReplacedError
 
@@ -91,10 +92,10 @@ class CompressedFile(TailedFile):
             self._drop()
 
     def _open(self, path: str) -> None:
+        self.path = path
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._require_allowed(fd)
         file = os.fdopen(fd, "rb")
-        self._path = path
         beginning = file.read(MAGIC_BYTES)
         file.seek(0)
         codec = next(
@@ -111,7 +112,7 @@ class CompressedFile(TailedFile):
         if self._stream is not None:
             self._stream.close()
         self._stream = None
-        self._path = ""
+        self.path = ""
         self.is_recognised = False
         self._data = self._head = b""  # the last and the first decompressed bytes
         self._begin = 0  # the offset of ``_data``

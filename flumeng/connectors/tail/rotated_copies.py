@@ -200,7 +200,8 @@ class Copies:
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
                     raise
-                log.warning("cannot read %s: %s", path, error.strerror or error)
+                why = error.strerror or error
+                log.warning("cannot read %s, maybe a copy of %s: %s", path, cursor.path, why)
 
     def _let_go(self, *copies: TailedFile | None) -> None:
         for copy in copies:

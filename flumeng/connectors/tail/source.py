@@ -124,7 +124,7 @@ class TailSource(Source):
             self.held_since = now
         if starved and now >= self._warn_at:
             self._warn_at = now + WARN_AGAIN_SECONDS
-            log.warning("tail: out of file descriptors: files are read one after another")
+            log.warning("tail: out of file descriptors, raise their limit: files are read in turns")
         self.held_by = "descriptors: too many open files" if starved else ""
 
     def _report_problem(self, tailer: Tailer) -> None:

@@ -263,7 +263,7 @@ class TailedFile:
         self.cursor = replace(self.cursor, offset=end, last=Mark.of(last))
         self.unread = max(0, self.unread - (end - begin))
         self._following.hole_bytes += end - begin
-        log.info("%s: skipped %d NUL bytes from byte %d", self.cursor.path, end - begin, begin)
+        log.info("file %s: skipped %d NUL bytes from byte %d", self.cursor.path, end - begin, begin)
         return True
 
     def _end_of_nuls(self, begin: int) -> int:

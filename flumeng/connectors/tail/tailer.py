@@ -180,7 +180,8 @@ class Tailer:
             else:
                 self._not_readable(self._files[file.key], error)
             return None
-        self._unreadable.pop(file.key, None)
+        if at := self._unreadable.pop(file.key, None):
+            log.info("file %s is readable again", at[0])
         if block is None and self._files.get(file.key) is file and self._may_rest(file, now):
             file.rest()
         return block
@@ -259,14 +260,13 @@ class Tailer:
 
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
         """Read a truncated or rewritten file from its beginning, or release a replaced one."""
-        if file.followed or file.trusted:
-            log.info("file %s was truncated or rewritten: reading from its beginning", file.name)
         before = file.cursor
         is_copy = before.identity and file.name != before.path
         was_there = file.followed and file.name == before.path
         suspect = file.trusted or (was_there and self.tracked.is_newest(before))
         if not file.trusted or is_copy:
             return self._state_chunk(self._switch_file(file, suspect=suspect))
+        log.info("file %s was truncated or rewritten: reading from its beginning", before.path)
         start = before.at_start(modified_ns=before.modified_ns)
         file.continue_from(start)
         kept = self.tracked.keep(file.key, before, suspect=True)
@@ -281,6 +281,7 @@ class Tailer:
             position = before.at_start()
         state = self.tracked.leave(file, suspect=suspect)
         if position is not None:
+            log.info("file %s has other content: reading from its beginning", file.name)
             new = self.tracked.add(key, position)
             new.name, new.followed = file.name, file.followed
             state[state_key(key)] = new.cursor.to_state()
@@ -323,7 +324,7 @@ class Tailer:
         if cursor.suspect:
             self.cut += 1
             log.warning(
-                "file %s was truncated and has no copy: lines after the first %d bytes may be lost",
+                "file %s was truncated or replaced, with no copy: lines after byte %d may be lost",
                 cursor.path,
                 cursor.offset,
             )
@@ -345,11 +346,12 @@ class Tailer:
         )
 
     def _not_readable(self, file: TailedFile, error: OSError) -> None:
+        path = getattr(file, "path", "") or file.name or file.cursor.path
+        reason = error.strerror or str(error)
         file.close()
         self.tracked.to_skip.discard(file.key)
-        path, reason = file.cursor.path, error.strerror or str(error)
         if file.key not in self._unreadable:
-            log.warning("cannot read %s: %s", path, reason)
+            log.warning("cannot read %s, retrying: %s", path, reason)
         self._unreadable[file.key] = path, reason
 
 

@@ -237,7 +237,7 @@ class Parse(FilterOptions):
         for name, kind in RECEIVED.items():
             if columns.get(name) != kind:
                 raise ValueError(
-                    f"parse needs the column {name} as it was received: put select after parse"
+                    f"parse needs the column {name} as it was received: put parse first"
                 )
         more = self.makes()
         require_new(columns, more)

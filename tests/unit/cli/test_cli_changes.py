@@ -128,7 +128,7 @@ def test_validate_of_a_directory_without_flow_files_is_wrong_input(
 ) -> None:
     result = shell.run("flow", "validate", tmp_path, zk=None)
     assert result.exit_code == 2
-    assert f"{tmp_path}: no file in this directory ends in .yaml or .yml" in result.stderr
+    assert f"{tmp_path}: no flow file (.yaml or .yml) is in this directory" in result.stderr
 
 
 def test_apply_takes_a_directory_and_standard_input(

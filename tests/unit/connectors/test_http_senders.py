@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,11 @@ def test_health_needs_no_credentials() -> None:
     run(test)
 
 
-def test_changed_secret_is_used_and_a_missing_one_is_reported(stored: Path) -> None:
+def test_changed_secret_is_used_and_a_missing_one_is_reported_until_it_is_there(
+    stored: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def test() -> None:
         changes: list[str] = []
         senders = Senders(auth(), "[::]:8080", lambda: changes.append(senders.problem))
@@ -206,6 +211,7 @@ def test_changed_secret_is_used_and_a_missing_one_is_reported(stored: Path) -> N
         assert senders.of(b"Bearer third") == "shop"
 
     run(test)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 @pytest.mark.parametrize("secret", ["", "two words", "tokén", "=x"])

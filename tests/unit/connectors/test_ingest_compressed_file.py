@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import logging
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -161,7 +162,10 @@ def test_compressed_file_is_skipped_once_under_all_its_names(log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_copy_of_an_unfinished_file_is_reported(log: Path) -> None:
+def test_damaged_copy_of_an_unfinished_file_is_reported_until_it_is_whole(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     write(log, "1\n")
     follower = Follower(log)
     follower.settle()
@@ -171,9 +175,25 @@ def test_damaged_copy_of_an_unfinished_file_is_reported(log: Path) -> None:
     copy.write_bytes(whole[:-1000])
     follower.crash()
     follower.settle(seconds=QUIET_SECONDS)
-    assert list(follower.tailer.unreadable) == [str(log)]
+    assert list(follower.tailer.unreadable) == [str(copy)]
+    assert caplog.text.count(f"cannot read {copy}, retrying: ") == 1
     copy.write_bytes(whole)
     for _ in range(3):
         follower.settle(seconds=QUIET_SECONDS)
     assert follower.lines == ["1", *map(str, range(200_000))]
     assert follower.tailer.unreadable == {}
+    assert caplog.text.count(f"file {copy} is readable again") == 1
+
+
+@pytest.mark.slow
+def test_unreadable_compressed_file_is_named(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    write(log, "2\n")
+    copy = pack(log, ".gz")
+    follower.crash()
+    follower.tailer._following.allows = lambda path: path != str(copy)
+    follower.settle(seconds=QUIET_SECONDS)
+    why = "this node's policy file does not allow it"
+    assert f"cannot read {copy}, maybe a copy of {log}: {why}" in caplog.text

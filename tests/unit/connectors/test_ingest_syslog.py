@@ -148,6 +148,22 @@ def test_a_counted_message_cut_off_by_the_end_is_marked_truncated() -> None:
     run(test)
 
 
+def test_malformed_connections_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """All are counted; a check of a load balancer may be one every few seconds."""
+
+    async def test() -> None:
+        sink = Sink()
+        async with listening(sink, framing="octet-counted") as (_, port):
+            for _ in range(3):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"GET / HTTP/1.0\n")
+                writer.close()
+            await async_wait_for(lambda: sink.context.counters.malformed == 3)
+
+    run(test)
+    assert caplog.text.count("sent an invalid octet count") == 1
+
+
 def test_ipv6_address_is_listened_on_and_recorded() -> None:
     async def test() -> None:
         sink = Sink()

@@ -4,6 +4,7 @@ that is frozen, gone or answers nonsense costs its own journals only."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -54,6 +55,8 @@ class Servers:
                     raise UnavailableError(f"{address} has said nothing")
                 if wrong == "refuses":
                     raise UnavailableError(f"{address} refuses")
+                if wrong == "breaks":
+                    raise KeyError(address)
                 if wrong == "babbles":
                     raise CorruptError(f"{address} babbles")
                 ends = self.ends.get(address, {})
@@ -186,6 +189,22 @@ def test_server_that_comes_back_is_watched_again(world: World) -> None:
     world.servers.ends["n1:1"][a] = 9
     world.servers.wrong.clear()
     wait_for(lambda: world.end(a) == 9)
+
+
+def test_failing_server_is_logged_once_and_again_when_a_person_is_needed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (a,) = world.serve("n1", a=5)
+    for wrong in ("refuses", "breaks"):
+        world.servers.wrong["n1:1"] = wrong
+        world.watch("one", [a])
+        before = len(world.servers.watches)
+        wait_for(lambda: len(world.servers.watches) >= before + 3)  # noqa: B023
+    world.servers.wrong.clear()
+    wait_for(lambda: world.end(a) == 5)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "INFO"]
+    assert caplog.text.count("Traceback") == 1
 
 
 def test_attempts_at_a_failing_server_become_rare() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -273,15 +274,23 @@ def test_malformed_partition_name_stops_only_its_partition(watchers: Watchers) -
 
 
 @pytest.mark.slow
-def test_unexpected_error_is_reported_and_the_watch_goes_on(
-    brokers: ScriptedBrokers, watchers: Watchers
+def test_unexpected_error_is_reported_once_and_the_watch_goes_on(
+    brokers: ScriptedBrokers, watchers: Watchers, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     task = Task(watchers, flow())
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    brokers.wrong = UnavailableError("no answer")
+    task.becomes({}, P0)
     brokers.wrong = KeyError("orders")
     wait_for(lambda: "KeyError" in task.of(P0).get(P0, Reach("", 0)).trouble)
+    looks = brokers.looks
+    wait_for(lambda: brokers.looks > looks + 1)
     brokers.wrong = None
     task.becomes({P0: Reach(ID, 9)}, P0)
     task.positions.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "INFO"]
+    assert caplog.text.count("Traceback") == 1
 
 
 def test_reach_has_the_leader_epoch_of_the_reporting_leader(

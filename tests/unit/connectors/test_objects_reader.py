@@ -19,16 +19,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.dead_letters.directory import DeadLetterDirectory
 from flumeng.connectors.objects.compression import codec_of
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES
-from flumeng.connectors.objects.open_item import BLOCK_BYTES, SMALL_BYTES
+from flumeng.connectors.objects.open_item import BLOCK_BYTES, SMALL_BYTES, OpenItem
 from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import BATCH_ROWS, ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of, position_of
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.secrets import resolve
 
 LANE = "web.objects.0"
 ENTRIES = b"".join(b'%d "GET /%d HTTP/1.1" 200\n' % (n, n * n) for n in range(60_000))
@@ -465,3 +467,14 @@ def test_retried_item_that_is_missing_fails_at_the_same_position(tmp_path: Path)
     with pytest.raises(UnreadableError) as gone:
         events(reader(), [item])
     assert gone.value.offset == item.start + 2
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no room"), pa.lib.ArrowMemoryError("malloc failed")]
+)
+def test_shortage_of_memory_is_no_damage(tmp_path: Path, error: MemoryError) -> None:
+    item = written(tmp_path / "a", b"one")
+    with pytest.raises(MemoryError), OpenItem.of(item, item.location, resolve).explained():
+        raise error
+    with pytest.raises(MemoryError), DeadLetterDirectory(str(tmp_path)).errors("a"):
+        raise error

@@ -342,6 +342,19 @@ def test_one_of_two_concurrent_pollers_wins(world: World) -> None:
     assert world.bodies() == ["1", "2"]
 
 
+def test_unexpected_error_of_a_poll_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.finder().find(Before())
+    poll = Counting()
+    one = asking(world, poll)
+    poll.error = KeyError("page")
+    for _ in range(3):
+        one._turn(world.lane())
+    assert one._trouble == "'page'"
+    assert caplog.text.count("Traceback") == 1
+
+
 def test_permanent_error_fails_the_item_and_the_next_one_is_polled(world: World) -> None:
     finder, poll = world.finder(), Counting()
     finder.find(Before())

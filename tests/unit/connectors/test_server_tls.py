@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -16,9 +17,9 @@ import uvloop
 
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.connectors.api.counters import Counters
-from flumeng.connectors.network.handshakes import Handshakes
+from flumeng.connectors.network.handshakes import NO_DESCRIPTORS_SECONDS, Handshakes
 from flumeng.connectors.network.server_tls import Tls
-from flumeng.connectors.network.tls import ServerTls
+from flumeng.connectors.network.tls import ServerTls, every
 from flumeng.platform.errors import UserError
 from tests.testkit.waiting import PATIENCE_SECONDS
 from tests.unit.connectors.authority import Authority
@@ -181,6 +182,7 @@ def test_all_clients_are_refused_without_a_readable_revocation_list(
             path.write_text("no list" if damage == "no list" else text[:100] + "x" + text[150:])
         await tls.refresh()
         assert str(path) in tls.problem
+        assert tls.problem.endswith("; senders are rejected")
         assert await server.said_to(authority, good) == ""
         assert server.counters.refused == 1
         with pytest.raises(UserError, match=str(path)):
@@ -232,8 +234,28 @@ def test_revocation_counts_although_another_file_is_invalid(authority: Authority
         authority.revoke(path, bad[0])
         await tls.refresh()
         assert tls.is_revoked(certificate)
+        assert tls.problem.endswith("; the old files stay in use")
 
     run(test)
+
+
+def test_failure_of_a_refresh_is_logged_once_until_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outcomes = [KeyError("a"), KeyError("a"), KeyError("b"), None, KeyError("b")]
+
+    async def test() -> None:
+        async def step() -> None:
+            if not outcomes:
+                raise asyncio.CancelledError
+            if (outcome := outcomes.pop(0)) is not None:
+                raise outcome
+
+        with contextlib.suppress(asyncio.CancelledError):
+            await every(0, step)
+
+    run(test)
+    assert caplog.text.count("Traceback") == 3
 
 
 def test_list_with_an_unreadable_issuer_leaves_the_previous_one_in_use(
@@ -328,3 +350,27 @@ def test_only_tls_1_2_and_later_is_accepted(authority: Authority) -> None:
         assert tls.context.options & ssl.OP_NO_TICKET
 
     run(test)
+
+
+def test_a_shortage_of_memory_makes_accepting_wait(authority: Authority) -> None:
+    """The connection stays in the kernel's queue, and each try would fail at once."""
+    tries = 0
+
+    class Poor(socket.socket):
+        def accept(self) -> Any:
+            nonlocal tries
+            tries += 1
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    async def test() -> None:
+        with Poor() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            listener.setblocking(False)
+            handshakes = Handshakes(listener, made(options(authority)), Served, Counters())
+            with socket.create_connection(listener.getsockname()):
+                await asyncio.sleep(3 * NO_DESCRIPTORS_SECONDS)
+            handshakes.close()
+
+    run(test)
+    assert 1 <= tries <= 4

@@ -143,7 +143,10 @@ def test_index_name_is_legal_for_any_value() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"index": "x-%Y", "id": "none"}, "index needs the column ts, which select has dropped"),
+        (
+            {"index": "x-%Y", "id": "none"},
+            "index needs the column ts as a time, which the filters do not",
+        ),
         ({"index": "x-{app}"}, "index needs the column app, which is missing"),
         ({"index": "x-{body}"}, "index: the column body is binary"),
         ({"index": "x", "routing": "app"}, "routing needs the column app"),

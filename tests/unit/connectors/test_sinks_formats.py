@@ -112,7 +112,7 @@ def test_flattened_columns_depend_only_on_types() -> None:
 @pytest.mark.parametrize(
     ("form", "schema", "message"),
     [
-        ("text", pa.schema([("ts", pa.int64())]), "which select has dropped"),
+        ("text", pa.schema([("ts", pa.int64())]), "which the filters do not keep"),
         ("avro", pa.schema([("a-b", pa.int64())]), "cannot name a column a-b"),
         (
             "avro",

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
+from flumeng.config.client_tls import ClientTls
 from flumeng.connectors.forward import syslog_text
-from flumeng.connectors.forward.sink import framed
+from flumeng.connectors.forward.options import ForwardTcp
+from flumeng.connectors.forward.sink import Forward, framed
+from flumeng.connectors.polls.http_client import _ssl_context
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
 from flumeng.filters.refused_times import Bounded
 from flumeng.platform.errors import UserError
+from tests.unit.connectors.authority import Authority
 
 MESSAGES = [b"one", b"", None, b"a\nb\r\n", "grün".encode(), b"\xff\x00", b"5 six"]
 
@@ -112,3 +123,25 @@ def test_columns_that_make_no_message_are_reported() -> None:
         schema = pa.schema([field, *([] if field.name == "x" else [pa.field("body", pa.binary())])])
         with pytest.raises(UserError, match=told):
             syslog_text.check(schema)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_unusable_certificate_of_a_client_is_named_instead_of_the_authority(
+    tmp_path: Path, locked: bool
+) -> None:
+    """And no password of a key is asked for."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("client")
+    if locked:
+        loaded = load_pem_private_key(key.read_bytes(), None)
+        lock = BestAvailableEncryption(b"secret")
+        key.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
+    else:
+        key.unlink()
+    tls = ClientTls(ca=str(authority.ca), certificate=str(certificate), key=str(key))
+    options = ForwardTcp(targets=("127.0.0.1:1",), tls=tls)
+    events = pa.RecordBatch.from_pydict({"body": [b"x"]})
+    with pytest.raises(UserError, match=f"^tls: {certificate} and {key}: "):
+        list(Forward(options)(iter([events])))
+    with pytest.raises(UserError, match=f"^tls: {certificate} and {key}: "):
+        _ssl_context(tls)

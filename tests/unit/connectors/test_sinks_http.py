@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import socket
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from flumeng.config import parse_flow
+from flumeng.connectors.http.receiver import Endpoint, reach
 from flumeng.connectors.http.sink import requests
 from flumeng.connectors.http.sink_options import Http, check_header
+from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import SpecError
 from flumeng.platform.options.texts import check_url
 
@@ -81,3 +85,12 @@ def test_needed_permissions_are_the_url_and_the_authority_file() -> None:
         ("output", "https://hooks.example:443/in"),
         ("path", "/ca.pem"),
     ]
+
+
+def test_missing_authority_file_is_wrong_input_and_no_silent_server(tmp_path: Path) -> None:
+    """urllib3 reads the file when it connects."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}/in"
+        endpoint = Endpoint(url, "POST", (), str(tmp_path / "ca.pem"), 5.0)
+        with pytest.raises(UserError, match=rf"cannot read {tmp_path}/ca.pem: No such file"):
+            reach(endpoint)

@@ -254,6 +254,16 @@ def test_a_table_that_cannot_be_read_again_is_used_until_it_is_stale(error: Exce
     assert source.table.trouble == ""
 
 
+def test_unexpected_error_of_a_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source()
+    source.at(0)
+    source.answer = KeyError("app")
+    for seconds in (100, 110, 120):
+        assert source.at(seconds) == "first"
+    assert source.reads == 4
+    assert caplog.text.count("Traceback") == 1
+
+
 def test_a_table_that_was_never_there_holds_up_the_batch() -> None:
     source = Source()
     source.answer = UnavailableError("it is not there")
