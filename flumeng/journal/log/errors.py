@@ -9,11 +9,11 @@ from flumeng.platform.errors import CorruptError, NotAllowedError, UnavailableEr
 
 
 class JournalFailedError(CorruptError):
-    """A write or sync failed: the disk's content is unknown, so only reopening allows appends."""
+    """No appends until the journal is reopened: a write failed, or another replica leads."""
 
 
 class HeldError(UnavailableError):
-    """The journal cannot append now and wrote nothing; ``cause`` is a short reason."""
+    """Room, descriptors, memory or replicas lack now; nothing changed. ``cause``: why, in short."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)

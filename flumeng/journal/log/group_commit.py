@@ -84,8 +84,8 @@ class GroupCommit(Generic[Item]):
     nothing. ``on_pressure(False)`` follows when the journal accepts events again and less than half
     of that is pending. The calls alternate, with the lock held: the callback must not block.
 
-    On a full disk the group waits and is retried. Any other error is final: nothing becomes durable
-    after it, and ``on_failed`` is called once.
+    After a HeldError (a full disk) the group waits and is retried. Any other error is final:
+    nothing becomes durable after it, and ``on_failed`` is called once.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class GroupCommit(Generic[Item]):
                 self._job.wake()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Call back once, in any thread, when all items submitted so far are durable or failed."""
+        """Call back once, in any thread, when all items so far are durable, failed or dropped."""
         with self._lock:
             if not (self._ended or self._settled >= self._submitted):
                 self._on_settled.append((self._submitted, callback))
@@ -201,7 +201,7 @@ class GroupCommit(Generic[Item]):
 
     def drain(self, timeout_seconds: float | None = None) -> None:
         """Wait until all items submitted so far are durable. Raises JournalFailedError after a
-        failure, UnavailableError when some are not durable at the timeout."""
+        failure, UnavailableError when some are not durable at the timeout or the end."""
         settled = threading.Event()
         with self._lock:
             submitted = self._submitted

@@ -85,7 +85,7 @@ class JournalCipher:
         if self.key_id not in (None, reference.key_id):
             raise CorruptError(
                 f"journal {self._directory.name} is encrypted with key {self.key_id}, but its "
-                f"reference names key {reference.key_id}"
+                f"primary names key {reference.key_id}"
             )
         if reference != self.reference:
             write(self._directory, reference, self._disk)

@@ -197,7 +197,7 @@ class ReplicaJournal(Journal):
 
     def cut(self, end: int) -> ReplicaJournal:
         """Remove events from ``end`` on, even below the checkpoint. Returns the reopened journal,
-        which replaces this object."""
+        which replaces this object. Raises CorruptError, HeldError, OSError."""
         self._writer.require_sound()
         kept, offset = self._place_of(end)
         if end < self.replica.checkpoint:

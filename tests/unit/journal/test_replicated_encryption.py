@@ -179,7 +179,7 @@ def test_replica_keeps_its_first_key(world: World, tmp_path: Path) -> None:
     before = file.read_bytes()
     other = KeyReference.of(ring(OTHER))
     assert other is not None
-    with pytest.raises(CorruptError, match="but its reference names key"):
+    with pytest.raises(CorruptError, match="but its primary names key"):
         world["n2"].cipher.adopt(other)
     assert file.read_bytes() == before
 
