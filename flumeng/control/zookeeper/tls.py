@@ -147,7 +147,7 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=credentials.ca.decode())
     try:
-        context.load_cert_chain(keystore.certificate, keystore.key)
+        context.load_cert_chain(keystore.certificate, keystore.key, password="")
     except ssl.SSLError as error:
         raise UserError(
             f"{keystore.key} is not the key of {keystore.certificate}: {error}"
