@@ -161,6 +161,16 @@ def test_drift_is_shown_and_kept_or_overwritten_as_requested(pushing: Pushing) -
     assert pushing.run("plan").exit_code == 0
 
 
+def test_plan_ends_with_3_for_drift_of_a_flow_that_left_the_inventory(pushing: Pushing) -> None:
+    """The push would leave the flow alone, so that it does not refuse it."""
+    pushing.applied()
+    pushing.by_hand("s1", WEB + "# by hand\n")
+    (pushing.directory / "base/flows/web.yaml").unlink()
+    pushing.write("base/cluster.yaml", "settings: {grace_seconds: 3}\n")
+    assert pushing.run("plan").exit_code == 3
+    assert pushing.run("plan", "--drift", "keep").exit_code == 5
+
+
 def test_foreign_flow_is_adopted_first_and_pruned_only_on_request(pushing: Pushing) -> None:
     pushing.by_hand("s1", WEB + "# mine\n")
     refused = pushing.run("apply", "--yes")

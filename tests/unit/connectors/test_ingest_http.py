@@ -16,7 +16,7 @@ from flumeng.connectors.http.body import MemoryBound, RefusedError
 from flumeng.connectors.http.received_body import Limits
 from flumeng.journal.log.frame import MAX_ROWS
 from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
-from tests.unit.connectors.http_sending import Client, Journal, run, serving
+from tests.unit.connectors.http_sending import Client, Journal, run, serving, silent
 
 
 def test_connection_carries_many_requests() -> None:
@@ -92,6 +92,28 @@ def test_events_not_durable_at_the_stop_are_not_confirmed() -> None:
             await stopping
             with pytest.raises(ConnectionError):
                 await connect()
+
+    run(test)
+
+
+def test_http_answer_waits_until_the_last_piece_of_a_large_body_is_durable() -> None:
+    lines = 3 * http_body.PIECE_BYTES // 1000
+
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal) as (_, connect):
+            client = await connect()
+            client.post((b"x" * 999 + b"\n") * lines)
+            await async_wait_for(lambda: len(journal.bodies()) == lines)
+            *others, last = journal.blocks
+            assert len(others) > 1
+            for block in others:
+                if block.on_durable is not None:
+                    block.on_durable(0)
+            await silent(client)
+            assert last.on_durable is not None
+            last.on_durable(0)
+            assert await client.status() == 200
 
     run(test)
 

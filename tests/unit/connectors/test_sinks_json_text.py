@@ -47,6 +47,11 @@ def test_row_is_written_as_a_json_object_byte_for_byte() -> None:
     ]
 
 
+@pytest.mark.parametrize("code", range(0x21))
+def test_every_control_character_is_escaped_also_alone_in_a_column(code: int) -> None:
+    assert one(pa.array([chr(code), "~"])) == [chr(code), "~"]
+
+
 def test_fields_missing_in_some_rows_are_left_out() -> None:
     found = texts(a=pa.array([1, None, None]), b=pa.array(["{,", "x", None]))
     assert found == ['{"a":1,"b":"{,"}', '{"b":"x"}', "{}"]
