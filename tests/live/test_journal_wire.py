@@ -133,11 +133,11 @@ def test_any_watch_is_refused_as_a_bad_request(raw: flight.FlightClient, body: b
 
 def test_unsupported_flight_calls_are_refused(raw: flight.FlightClient) -> None:
     table = pa.table({"x": [1]})
-    with pytest.raises(flight.FlightServerError, match="do_get and do_action only"):
+    with pytest.raises(flight.FlightServerError, match="do_get, do_action and do_exchange only"):
         list(raw.list_flights())
-    with pytest.raises(flight.FlightServerError, match="do_get and do_action only"):
+    with pytest.raises(flight.FlightServerError, match="do_get, do_action and do_exchange only"):
         raw.get_flight_info(flight.FlightDescriptor.for_path("x"))
-    with pytest.raises(flight.FlightServerError, match="do_get and do_action only"):
+    with pytest.raises(flight.FlightServerError, match="do_get, do_action and do_exchange only"):
         writer, _ = raw.do_put(flight.FlightDescriptor.for_path("x"), table.schema)
         writer.write_table(table)
         writer.close()

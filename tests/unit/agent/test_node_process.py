@@ -221,4 +221,4 @@ def test_end_of_a_child_is_noticed_though_its_session_has_foreign_processes() ->
     """Such as those that sudo has started: they cannot be killed."""
     command = [sys.executable, "-c", STRANGERS]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.stdout == "Ended(child='c', code=0, running=frozenset())\n", ran.stderr
+    assert ran.stdout == "Ended(child='c', code=0, running=frozenset(), why='')\n", ran.stderr
