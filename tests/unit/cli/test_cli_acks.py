@@ -71,6 +71,18 @@ def test_ack_is_advanced_to_its_journals_floor_and_keeps_its_epoch(
     assert moved.value.leader_epoch is None, "the offset is an operator's"
 
 
+def test_ack_of_joined_lines_is_advanced_to_what_is_delivered_already(
+    shell: Shell, store: FakeStore
+) -> None:
+    joined = records.Joined(offset=ACKED["lost"], emitted=620, rules="r")
+    ack = records.Ack(epoch=3, offset=ACKED["lost"], joined=joined)
+    store.write(paths.ack("web", "main", name_of("lost")), ack, ANY)
+    assert shell.run("ack", "advance", name_of("lost")).exit_code == 0
+    moved = store.read(paths.ack("web", "main", name_of("lost")))
+    assert moved is not None
+    assert moved.value == records.Ack(epoch=3, offset=620)
+
+
 def test_discovered_partitions_are_listed_beside_journals(shell: Shell, store: FakeStore) -> None:
     found = {
         "p0@broker": records.Partition(start=5),

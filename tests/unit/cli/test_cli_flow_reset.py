@@ -124,6 +124,16 @@ def test_reset_to_the_present_ack_is_no_change(shell: Shell, store: FakeStore) -
     assert done.stdout == "flow web is at these offsets already, in 3 partitions\n"
 
 
+def test_reset_gives_an_epoch_above_those_of_the_acks(shell: Shell, store: FakeStore) -> None:
+    """Also above one that is not in the plan, as after the import of an older export."""
+    store.write(paths.ack("web", "main", B), records.Ack(epoch=11, offset=200), ANY)
+    assert to(shell, f"{A}=900,{B}=0").exit_code == 0
+    assert acks(store) == {A: (12, 900), B: (12, 0), ORDERS: (7, 5000)}
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    assert plan.value.epoch == 12
+
+
 def test_offsets_name_partitions_by_name_or_label(shell: Shell, store: FakeStore) -> None:
     assert to(shell, f"orders.3=1200, {A}=900").exit_code == 0
     assert acks(store) == {A: (8, 900), B: (7, 200), ORDERS: (8, 1200)}

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config import parse_flow
+from flumeng.connectors.api.sink import BatchId
 from flumeng.connectors.http.receiver import Endpoint, reach
-from flumeng.connectors.http.sink import requests
+from flumeng.connectors.http.sink import SendSplit, requests
 from flumeng.connectors.http.sink_options import Http, check_header
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import SpecError
@@ -27,13 +28,13 @@ sinks: [{{http: {{url: "https://hooks.example/in", {}}}}}]
 """
 
 
-def events(bodies: list[bytes]) -> pa.RecordBatch:
+def events(bodies: list[bytes], split: int = 0) -> pa.RecordBatch:
     count = len(bodies)
     columns = {
         "body": pa.array(bodies, pa.binary()),
         "__journal": pa.array(["j"] * count),
         "__seq": pa.array(range(count), pa.int64()),
-        "__split": pa.array([0] * count, pa.int32()),
+        "__split": pa.array([split] * count, pa.int32()),
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -54,6 +55,19 @@ def test_requests_are_full_for_any_cut_of_the_events() -> None:
         seqs = [seq for part in request.events for seq in part["__seq"].to_pylist()]
         bodies = [json.loads(text)["body"] for text in request.texts]
         assert bodies == [whole["body"][seq].as_py().decode() for seq in seqs]
+
+
+def test_key_of_a_request_is_that_of_a_repeat_and_of_no_other_request() -> None:
+    endpoint = Endpoint("https://hooks.example/in", "POST", (), None, 1.0)
+
+    def keys(number: int, split: int, sink: str = "http") -> list[str]:
+        stage = SendSplit(Http(endpoint.url), endpoint, BatchId("series", number), sink)
+        return [stage._key(request) for request in requests(iter([events([b"a", b"b"], split)]), 9)]
+
+    places = [(1, 0, "http"), (1, 1, "http"), (2, 0, "http"), (1, 0, "other")]
+    made = [key for place in places for key in keys(*place)]
+    assert len(made) == len(set(made)) == 2 * len(places)
+    assert [key for place in places for key in keys(*place)] == made
 
 
 def test_exactly_once_needs_a_receiver_that_honours_the_key() -> None:
