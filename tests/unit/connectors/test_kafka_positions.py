@@ -17,6 +17,7 @@ from flumeng.connectors.kafka.brokers import Described, Offsets, PartitionKey, T
 from flumeng.connectors.kafka.positions import CUT, KafkaPositions, Watchers
 from flumeng.connectors.ranged.watcher import POLL_SECONDS
 from flumeng.platform.errors import UnavailableError, UserError
+from tests.testkit.logs import tracebacks
 from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 
 ID, OTHER = "MkTRfQ2nAAAAAAAAAAAAAA", "zzzzzzzzAAAAAAAAAAAAAA"
@@ -290,7 +291,7 @@ def test_unexpected_error_is_reported_once_and_the_watch_goes_on(
     task.becomes({P0: Reach(ID, 9)}, P0)
     task.positions.close()
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "INFO"]
-    assert caplog.text.count("Traceback") == 1
+    assert tracebacks(caplog) == 1
 
 
 def test_reach_has_the_leader_epoch_of_the_reporting_leader(

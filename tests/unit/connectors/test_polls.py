@@ -30,6 +30,7 @@ from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from tests.testkit.cluster import new_cluster
+from tests.testkit.logs import tracebacks
 from tests.testkit.owner_steps import CrashError, SteppingStore, Steps, crash
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
@@ -352,7 +353,7 @@ def test_unexpected_error_of_a_poll_is_logged_once(
     for _ in range(3):
         one._turn(world.lane())
     assert one._trouble == "'page'"
-    assert caplog.text.count("Traceback") == 1
+    assert tracebacks(caplog) == 1
 
 
 def test_permanent_error_fails_the_item_and_the_next_one_is_polled(world: World) -> None:

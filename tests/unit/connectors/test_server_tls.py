@@ -21,6 +21,7 @@ from flumeng.connectors.network.handshakes import NO_DESCRIPTORS_SECONDS, Handsh
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.tls import ServerTls, every
 from flumeng.platform.errors import UserError
+from tests.testkit.logs import tracebacks
 from tests.testkit.waiting import PATIENCE_SECONDS
 from tests.unit.connectors.authority import Authority
 
@@ -255,7 +256,7 @@ def test_failure_of_a_refresh_is_logged_once_until_it_ends(
             await every(0, step)
 
     run(test)
-    assert caplog.text.count("Traceback") == 3
+    assert tracebacks(caplog) == 3
 
 
 def test_list_with_an_unreadable_issuer_leaves_the_previous_one_in_use(

@@ -20,6 +20,7 @@ from flumeng.filters import table_reader
 from flumeng.filters.lookup import Directory, LookupStage
 from flumeng.filters.refreshed_table import RefreshedTable, require_unique
 from flumeng.platform.errors import UnavailableError, UserError
+from tests.testkit.logs import tracebacks
 from tests.testkit.waiting import wait_for
 
 APPS = pa.schema([pa.field("app", pa.string()), pa.field("team", pa.string())])
@@ -261,7 +262,7 @@ def test_unexpected_error_of_a_read_is_logged_once(caplog: pytest.LogCaptureFixt
     for seconds in (100, 110, 120):
         assert source.at(seconds) == "first"
     assert source.reads == 4
-    assert caplog.text.count("Traceback") == 1
+    assert tracebacks(caplog) == 1
 
 
 def test_a_table_that_was_never_there_holds_up_the_batch() -> None:

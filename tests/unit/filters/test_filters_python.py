@@ -135,10 +135,10 @@ def test_error_while_importing_names_line_of_users_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library that the module calls raises, in a module of the user's package."""
-    package = tmp_path / "flumeng_test_package"
+    package = tmp_path / "flumeng_test_tables"
     package.mkdir()
-    (package / "__init__.py").write_text("from flumeng_test_package import tables\n")
+    (package / "__init__.py").write_text("from flumeng_test_tables import tables\n")
     (package / "tables.py").write_text("import json\n\nKNOWN = json.loads('no JSON')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=r"JSONDecodeError.* \(line 3 of .*tables\.py\)$"):
-        PythonFilter(Python("flumeng_test_package.tables:twice"))
+        PythonFilter(Python("flumeng_test_tables.tables:twice"))
