@@ -7,6 +7,7 @@ own. ``FLUMENG_TEST_EXAMPLES`` says how many examples are drawn by chance for a 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import uuid
@@ -145,6 +146,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {item for item in long if item.path not in share}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def own_log_level() -> Iterator[None]:
+    """What a test logs depends on no earlier test that set up the log of a whole process."""
+    logging.root.setLevel(logging.WARNING)
+    yield
+    logging.root.setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="session")

@@ -136,6 +136,7 @@ OG_SINK = st.recursive(
 )
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.lists(st.tuples(call([*OG_SOURCES, *HOPS, "own"]), OG_SINK), min_size=1, max_size=5))
 def test_flows_of_any_nodes_are_valid(nodes: list[tuple[str, str]]) -> None:

@@ -67,6 +67,7 @@ def events(found: list[Messages]) -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 @bounded
 @given(streams, st.lists(st.integers(0, 10**6), max_size=20), st.sampled_from(FRAMINGS))
 @example(b"268435456", [1, 2, 3], "octet-counted")
@@ -83,6 +84,7 @@ def test_any_stream_is_cut_the_same_in_any_pieces(
     assert sum(map(len, at_once)) <= len(stream)
 
 
+@pytest.mark.slow
 @bounded
 @given(streams, st.sampled_from(FRAMINGS))
 def test_framer_keeps_little_of_an_endless_message(stream: bytes, framing: Framing) -> None:
@@ -114,6 +116,7 @@ bodies = st.one_of(
 )
 
 
+@pytest.mark.slow
 @bounded
 @given(bodies, encodings, kinds)
 @example(b"[" * 100_000, "", "application/x-ndjson")
@@ -182,6 +185,7 @@ def test_http_answers_or_closes_and_serves_the_next_request(said: list[bytes]) -
     uvloop.run(test())
 
 
+@pytest.mark.slow
 @settings(parent=bounded, max_examples=max(EXAMPLES // 8, 1))
 @given(st.lists(streams, min_size=1, max_size=8), st.sampled_from(["tcp", "udp"]))
 def test_syslog_takes_any_bytes_and_serves_the_next_sender(

@@ -221,6 +221,7 @@ def test_unaltered_messages_of_these_tests_are_readable() -> None:
     assert len(read(stream_of(numbered_events(0, ROWS), compression="zstd")[1])) == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body_bytes", [200 << 10, 4 << 20])
 def test_i22_events_of_any_size_are_gathered_in_little_memory(body_bytes: int) -> None:
     """Frames of few rows with large bodies: many of them would be joined to one of gigabytes."""

@@ -265,6 +265,7 @@ def test_longer_batch_emits_the_events_of_a_shorter_one(
     assert short & headed(lines, 0, len(lines), how) <= long
 
 
+@pytest.mark.slow
 def test_messages_that_overlap_for_ever_do_not_hold_the_ack() -> None:
     """Each of four streams is in the middle of a message whenever another one ends."""
     lines = [

@@ -40,6 +40,7 @@ MESSAGES = st.fixed_dictionaries(
 LINES = st.binary(max_size=50) | MESSAGES.map(lambda message: json.dumps(message).encode() + b"\n")
 
 
+@pytest.mark.slow
 @given(lines=st.lists(LINES, max_size=5))
 def test_a_message_of_a_child_never_harms_the_node(lines: list[bytes]) -> None:
     machine = Machine((INGEST, COLLECT), lambda: 0.0)

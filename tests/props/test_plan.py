@@ -145,6 +145,7 @@ def test_every_open_partition_is_read_if_possible(snapshot: Snapshot) -> None:
         assert read >= set(settled.open_of(flow.name))
 
 
+@pytest.mark.slow
 @given(snapshots())
 @settings(max_examples=2 * settings().max_examples)
 def test_a_flow_of_another_master_is_left_alone(snapshot: Snapshot) -> None:
@@ -203,6 +204,7 @@ def test_every_journal_has_as_many_replicas_as_there_are_nodes_for_them(snapshot
             assert len(journal.replicas) >= flow.replicas.copies or may <= set(journal.replicas)
 
 
+@pytest.mark.slow
 @given(snapshots())
 @settings(max_examples=2 * settings().max_examples)
 def test_every_assignment_has_the_record_versions_of_its_nodes_journals(snapshot: Snapshot) -> None:

@@ -214,6 +214,7 @@ def test_rollback_restores_the_resources_to_the_byte(
     assert tool.own() == own
 
 
+@pytest.mark.slow
 @settings(max_examples=max(10, settings().max_examples // 4))
 @given(INVENTORIES, INVENTORIES)
 def test_two_concurrent_pushes_never_mix_in_a_site(

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,6 +100,7 @@ def test_flows_of_this_test_are_valid() -> None:
                 assert check_flow(flow(name, path, form)).flow == name
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(worlds())
 def test_exported_inventory_renders_to_the_sites(sites: Mapping[str, Resources]) -> None:

@@ -90,6 +90,7 @@ def laid(*values: Any) -> Any:
     return None if problems or result is None else yaml.safe_load(written(result))
 
 
+@pytest.mark.slow
 @given(plain)
 def test_an_empty_patch_changes_nothing(base: Any) -> None:
     assert laid(base, {}) == laid(base) == yaml.safe_load(yaml.safe_dump(base))

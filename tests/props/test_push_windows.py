@@ -61,6 +61,7 @@ def minutes_from(moment: datetime, days: int) -> Iterator[datetime]:
         at = at.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(windows, places)
 def test_windows_are_open_as_the_local_clock_says(

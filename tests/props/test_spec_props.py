@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,12 +64,14 @@ def replaced(tree: Any, path: list[int], other: Any) -> Any:
     return {k: replaced(v, path[1:], other) if k == key else v for k, v in tree.items()}
 
 
+@pytest.mark.slow
 @given(trees)
 @settings(max_examples=3 * settings().max_examples)
 def test_any_tree_of_known_words_is_a_flow_or_its_problems(tree: Any) -> None:
     check(yaml.safe_dump(tree))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=5), trees)
 @settings(max_examples=3 * settings().max_examples)
 def test_a_flow_with_one_part_replaced_is_a_flow_or_its_problems(

@@ -43,6 +43,7 @@ AT_EXECUTORS = (
 NOT_THERE = ("grpc", "kazoo", "httptools", "uvloop", "prometheus_client", "click", "rich")
 
 
+@pytest.mark.slow
 def test_python_without_flumeng_runs_the_archive(tmp_path: Path) -> None:
     file = spark.archive(tmp_path)
     code = "import flumeng, zkschema.records;"
@@ -55,6 +56,7 @@ def test_python_without_flumeng_runs_the_archive(tmp_path: Path) -> None:
     assert version == flumeng.__version__
 
 
+@pytest.mark.slow
 def test_the_archive_is_named_after_its_content(tmp_path: Path) -> None:
     first, other = tmp_path / "a", tmp_path / "b"
     first.mkdir()

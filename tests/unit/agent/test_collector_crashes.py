@@ -541,6 +541,7 @@ def test_at_least_once_a_table_takes_a_batch_before_its_acks_move(tmp_path: Path
         assert world.taken == everything
 
 
+@pytest.mark.slow
 def test_at_most_once_may_lose_a_batch_but_repeats_none(tmp_path: Path) -> None:
     for at in range(World(tmp_path / "counted", "at-most-once").collect(1).count):
         world = World(tmp_path / f"lake-{at}", "at-most-once")

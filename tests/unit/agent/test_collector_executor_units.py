@@ -120,6 +120,7 @@ def test_unit_that_cannot_be_unpickled_fails_alone() -> None:
     assert {number: kind for number, kind, _ in results} == {0: ERROR, 1: ROWS}
 
 
+@pytest.mark.slow
 def test_hanging_units_delay_no_others_and_are_left_behind() -> None:
     many = 2 * AT_ONCE
     units = [unit(number, Hang()) for number in range(many)]

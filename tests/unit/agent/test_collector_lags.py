@@ -126,6 +126,7 @@ def test_events_that_cannot_be_read_are_part_of_the_lag(world: World) -> None:
     wait_for(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 30})
 
 
+@pytest.mark.slow
 def test_last_success_is_the_time_of_the_last_committed_batch(world: World) -> None:
     back = threading.Event()
 

@@ -44,6 +44,7 @@ def test_events_in_closed_journals_do_not_wait_for_more(world: World) -> None:
     wait_for(lambda: world.ack() == 30)
 
 
+@pytest.mark.slow
 def test_fenced_task_does_no_work_until_a_new_assignment(world: World) -> None:
     runner = world.run(ScriptedPipeline(spec()))
     wait_for(lambda: world.states() == ["running"])
@@ -58,6 +59,7 @@ def test_fenced_task_does_no_work_until_a_new_assignment(world: World) -> None:
     assert world.statuses[-1].epoch == 3
 
 
+@pytest.mark.slow
 def test_duplicate_owner_under_the_same_epoch_that_ends_does_not_end_the_work(world: World) -> None:
     """A collector whose node was restarted may claim once more before it notices."""
     pipeline = ScriptedPipeline(spec())
@@ -69,6 +71,7 @@ def test_duplicate_owner_under_the_same_epoch_that_ends_does_not_end_the_work(wo
     assert world.states() == ["running"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", range(1, 5))
 def test_owner_recognises_its_own_write_whose_reply_was_lost(world: World, lost: int) -> None:
     """The claim is the first write, then come two batches."""

@@ -377,6 +377,7 @@ def test_other_journals_go_on_and_a_repair_heals_without_a_restart(world: World)
     assert {status.partitions for status in world.statuses} == {(BAD, GOOD)}
 
 
+@pytest.mark.slow
 def test_ack_moved_by_an_operator_is_noticed(world: World) -> None:
     world.servers.bad.clear()
     world.servers.reach[BAD] = Reach("", 100, floor=30)

@@ -59,6 +59,7 @@ def test_batches_run_and_one_status_is_reported(world: World) -> None:
     assert world.counted(table.COLLECT_EVENTS) == {}
 
 
+@pytest.mark.slow
 def test_counts_of_committed_batches_are_kept_by_task(world: World) -> None:
     """A claim under another epoch counts from zero; one that begins again after a failure goes
     on."""
@@ -242,6 +243,7 @@ def test_assignment_that_comes_while_an_older_one_is_refused_is_taken(world: Wor
     assert [(each.epoch, each.state) for each in world.statuses] == [(1, "stopped"), (3, "running")]
 
 
+@pytest.mark.slow
 def test_nothing_is_reported_after_a_stop(world: World) -> None:
     """Its report must not come behind the answer to the configuration that lacks the task."""
     told: list[str] = []

@@ -233,6 +233,7 @@ def test_hanging_batch_is_given_up_reported_and_repeated_and_harms_no_other(worl
     looking.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang_seconds", [0.3])
 def test_batch_behind_a_hanging_one_is_given_up_with_it(world: World) -> None:
     """It is written, and nothing of it is acked before the earlier batch is."""
@@ -260,6 +261,7 @@ def test_batch_behind_a_hanging_one_is_given_up_with_it(world: World) -> None:
     looking.set()
 
 
+@pytest.mark.slow
 def test_batch_with_less_time_than_others_shares_no_job(world: World) -> None:
     """Or its cancellation would cancel theirs."""
     hasty = replace(world.spec, batch=replace(world.spec.batch, timeout_seconds=1.0))
@@ -286,6 +288,7 @@ def look(world: World, end: threading.Event) -> None:
         world.scheduler.check_limits()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang_seconds", [0.3])
 def test_job_that_the_engine_does_not_cancel_is_reported(world: World) -> None:
     may_end = threading.Event()
@@ -300,6 +303,7 @@ def test_job_that_the_engine_does_not_cancel_is_reported(world: World) -> None:
     assert "after its cancel" in world.stuck[0]
 
 
+@pytest.mark.slow
 def test_failed_shared_job_is_repeated_batch_by_batch(world: World) -> None:
     """A batch that breaks Spark's worker fails alone; the others do not even report a failure."""
     may_go = threading.Event()

@@ -444,6 +444,7 @@ def test_new_revision_causes_a_look_at_once(store: ScriptedStore, node: Node) ->
     assert [finder.closed for finder in made] == [True, False]
 
 
+@pytest.mark.slow
 def test_failure_is_reported_retried_and_cleared_on_success(
     store: ScriptedStore, node: Node, finder: FakeFinder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -475,6 +476,7 @@ def test_error_in_one_flow_fails_its_own_task(store: ScriptedStore, node: Node) 
     node.hears(lambda message: message["answers"] == 2)
 
 
+@pytest.mark.slow
 def test_repaired_secret_is_read_again(store: ScriptedStore, node: Node) -> None:
     made: list[FakeFinder] = []
 

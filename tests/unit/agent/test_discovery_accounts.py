@@ -153,6 +153,7 @@ def test_views_read_the_accounts_of_discovery(store: FakeStore, told_by: Partiti
             client.offsets("other", [P], "latest")
 
 
+@pytest.mark.slow
 def test_flow_with_a_frozen_broker_is_left_out_and_the_others_are_reported(
     told_by: PartitionAccounts, brokers: dict[str, Broker], clock: Clock
 ) -> None:

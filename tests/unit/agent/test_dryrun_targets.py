@@ -74,6 +74,7 @@ def states(*sinks: str) -> list[tuple[str, str]]:
     return [(one.name, one.state) for one in tried(parse_flow(flow(*sinks)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "state"),
     [("in", "reached"), ("x_405", "reached"), ("x_404", "reached"), ("x_501", "reached"),
@@ -118,6 +119,7 @@ def test_each_target_of_a_sink_and_each_member_of_a_group_is_tried(closed: int) 
     ]
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_elasticsearch_lacks_is_reported(receiver: Receiver) -> None:
     host = f'hosts: ["http://127.0.0.1:{receiver.port}"], index: web'
     assert states(f"elasticsearch: {{{host}, pipeline: there}}") == [("elasticsearch", "reached")]
@@ -127,6 +129,7 @@ def test_a_pipeline_that_elasticsearch_lacks_is_reported(receiver: Receiver) -> 
     assert {method for method, _, _ in receiver.requests} == {"GET"}
 
 
+@pytest.mark.slow
 def test_a_table_that_a_sink_would_make_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     catalog = f'{{type: sql, uri: "sqlite:///{tmp_path}/c.db", warehouse: "{tmp_path}/lake"}}'
@@ -138,6 +141,7 @@ def test_a_table_that_a_sink_would_make_is_not_made(tmp_path: Path) -> None:
     assert list((tmp_path / "lake").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_validate_reports_each_sink_and_ends_with_4(
     tmp_path: Path, receiver: Receiver, closed: int
 ) -> None:

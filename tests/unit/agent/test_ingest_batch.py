@@ -182,6 +182,7 @@ def short_lines(count: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 def test_frames_are_cut_by_their_built_size_and_not_the_received_one() -> None:
     """Attributes count for each line; no frame of a megabyte of lines becomes one of 160."""
     rules = LineRules(1 << 20, b"", keep_empty=True)

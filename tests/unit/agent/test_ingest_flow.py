@@ -131,6 +131,7 @@ def test_ack_that_a_failing_journal_missed_is_kept(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_changed_source_continues_behind_the_lines_of_the_old_one(tmp_path: Path) -> None:
     """Also when these are not durable yet, on a slow disk."""
 

@@ -152,6 +152,7 @@ def test_flow_without_progress_leaves_room_for_the_others(tmp_path: Path) -> Non
     journal_store.close()
 
 
+@pytest.mark.slow
 def test_all_journals_together_stay_within_the_nodes_limit(tmp_path: Path) -> None:
     """Room that one gives back the other may take; events that are only retained are given back."""
     journal_store = JournalStore(tmp_path, "here", max_bytes=1 << 20)

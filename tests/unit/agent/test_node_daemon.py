@@ -320,6 +320,7 @@ def test_deliveries_are_sent_soon_after_a_slow_request(tmp_path: Path) -> None:
     assert {"type": "delivered", "acks": {journal: 5}} in bench.told
 
 
+@pytest.mark.slow
 def test_awaited_deliveries_cause_no_busy_loop_while_zookeeper_is_away(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.apply("web")

@@ -77,6 +77,7 @@ def test_failed_commit_counts_for_its_sink_and_a_conflict_for_none() -> None:
         raise ConflictError("another owner")
 
 
+@pytest.mark.slow
 def test_retries_are_counted_by_flow_and_sink(world: World) -> None:
     back = threading.Event()
 

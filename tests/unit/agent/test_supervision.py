@@ -280,6 +280,7 @@ def test_two_replicas_do_not_make_each_others_commits_fail(world: World) -> None
         assert not {"failed", "stopped"}.intersection(host.states)
 
 
+@pytest.mark.slow
 def test_replica_whose_time_is_over_is_superseded_and_has_not_failed(world: World) -> None:
     """The owner's node is cut off in the middle of a batch, which it finishes after the standby has
     taken over."""
@@ -416,6 +417,7 @@ def test_restarted_masters_adopt_the_running_tasks(world: World) -> None:
     assert [len(host.built) for host in world.hosts.values()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_stored_data_does_not_grow_with_every_change_of_owner(world: World) -> None:
     def kept(store: Store) -> set[str]:
         return {path for path in store.dump() if not path.startswith("/audit")}

@@ -53,6 +53,7 @@ def test_count_leaves_one_window_after_the_other(moving: MovingCounts, clock: Cl
         assert of(moving, "seen") == left
 
 
+@pytest.mark.slow
 def test_sum_is_exact_but_for_one_slot(clock: Clock) -> None:
     """Against a plain list of everything that was counted."""
     chance = random.Random(3)

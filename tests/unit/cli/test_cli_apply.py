@@ -69,6 +69,7 @@ def test_files_of_one_command_are_one_transaction_with_one_audit_entry(store: Fa
     assert verify(store.dump()) == []
 
 
+@pytest.mark.slow
 def test_a_thousand_flows_take_few_transactions_and_reads(store: FakeStore) -> None:
     counting = ScriptedStore(store.tree)
     texts = {f"f{number}": text(f"f{number}") for number in range(1000)}

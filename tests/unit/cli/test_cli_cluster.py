@@ -209,6 +209,7 @@ def test_a_file_that_is_not_json_is_wrong_input(tmp_path: Path) -> None:
     assert Shell(FakeTree()).run("schema", "export").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_file_without_an_end_is_wrong_input() -> None:
     result = Shell(FakeTree()).run("schema", "import", "/dev/zero")
     assert (result.exit_code, "larger than any export" in result.stderr) == (2, True)

@@ -239,6 +239,7 @@ labels: {team: no, number: 012}
     assert (made.filters, made.sinks) == (check_flow(text).filters, check_flow(text).sinks)
 
 
+@pytest.mark.slow
 def test_exit_codes_and_backfills_of_many_flows(shell: Shell, store: FakeStore) -> None:
     range_ = ("--from", "earliest", "--to", "latest")
     texts = {f"f{n}": f"flow: f{n}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"

@@ -131,6 +131,7 @@ def test_failed_wave_is_rolled_back(pushing: Pushing) -> None:
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
 
 
+@pytest.mark.slow
 def test_history_lists_a_push_before_its_rollback(pushing: Pushing) -> None:
     """Both are of the same second."""
     pushing.applied()

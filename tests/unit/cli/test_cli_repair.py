@@ -201,6 +201,7 @@ def test_orphan_that_changes_meanwhile_stays(store: FakeStore) -> None:
     assert store.exists(paths.ack("web", "main", "web.n1.0.gone"))
 
 
+@pytest.mark.slow
 def test_very_many_leaked_acks_are_removed_in_several_transactions(
     shell: Shell, store: FakeStore
 ) -> None:

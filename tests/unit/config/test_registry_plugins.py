@@ -98,6 +98,7 @@ def test_broken_plugin_is_shown_with_its_reason(site: Site, code: str, reason: s
     assert site.validate(FLOW).returncode == 0
 
 
+@pytest.mark.slow
 def test_flow_with_a_broken_plugin_is_refused_with_its_reason(site: Site) -> None:
     points = {"flumeng.filters": {"mine": "broken:Options"}}
     site.install("broken", points, "import no_such_library")

@@ -113,6 +113,7 @@ def test_a_command_that_prints_without_end_is_ended() -> None:
         poll("yes").ask("", DUE)
 
 
+@pytest.mark.slow
 def test_a_poll_that_is_closed_ends_its_command() -> None:
     asked = poll("sleep 60")
     threading.Timer(0.5, asked.close).start()

@@ -415,6 +415,7 @@ def test_windows_of_consecutive_due_times_are_contiguous() -> None:
     assert (third["from"], third["to"]) == (second["to"], "2026-11-26T12:04:30Z")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inclusive", [True, False])
 @pytest.mark.parametrize("newest_first", [True, False])
 def test_tracking_leaves_no_gap_and_has_no_overlap(inclusive: bool, newest_first: bool) -> None:

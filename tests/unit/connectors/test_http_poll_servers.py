@@ -110,6 +110,7 @@ HANGS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HANGS)
 def test_slowly_trickling_answer_times_out(how: str) -> None:
     """No socket is silent for as long as its timeout, and yet the request ends."""
@@ -363,6 +364,7 @@ def _then_nothing(got: list[Got], first: Said) -> Any:
     return answer
 
 
+@pytest.mark.slow
 def test_a_certificate_has_to_be_trusted(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server")

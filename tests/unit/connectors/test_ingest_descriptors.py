@@ -17,6 +17,7 @@ def budget() -> Descriptors:
     return Descriptors(4)
 
 
+@pytest.mark.slow
 def test_more_files_than_descriptors_are_read_in_turn(tmp_path: Path, budget: Descriptors) -> None:
     for number in range(50):
         write(tmp_path / f"{number}.log", f"{number} one\n")

@@ -38,6 +38,7 @@ def test_ack_received_answers_at_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "never retrieved" not in caplog.text
 
 
+@pytest.mark.slow
 def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
     """A request may be several appends: an ack of a part of it answers no sender."""
 
@@ -63,6 +64,7 @@ def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_undelivered_events_are_answered_504_and_the_next_request_is_served() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
@@ -106,6 +108,7 @@ def test_waiting_sender_is_answered_503_when_the_source_stops() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_sender_beyond_the_limit_of_waits_gets_429() -> None:
     """Each wait gives its place back, however its request ends."""
 

@@ -336,6 +336,7 @@ def test_large_file_does_not_starve_the_others(tmp_path: Path) -> None:
     assert "b" in follower.lines
 
 
+@pytest.mark.slow
 def test_files_with_a_backlog_do_not_starve_each_other_or_new_files(tmp_path: Path) -> None:
     """Each look takes some megabytes, which the first few of them have for very many looks."""
     for number in range(8):

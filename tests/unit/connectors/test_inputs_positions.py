@@ -181,6 +181,7 @@ def test_failing_server_costs_its_own_journals_only(world: World, wrong: str) ->
     assert wrong == "babbles" or not found
 
 
+@pytest.mark.slow
 def test_server_that_comes_back_is_watched_again(world: World) -> None:
     (a,) = world.serve("n1", a=5)
     world.watch("one", [a])
@@ -262,6 +263,7 @@ def test_journal_without_a_reader_is_not_watched(world: World) -> None:
     assert world.end(a) is None
 
 
+@pytest.mark.slow
 def test_many_tasks_that_begin_together_share_one_lookup(world: World) -> None:
     names = world.serve("n1", **{str(number): 5 for number in range(1000)})
     for name in names:
@@ -270,6 +272,7 @@ def test_many_tasks_that_begin_together_share_one_lookup(world: World) -> None:
     assert len(world.servers.watches) < 20
 
 
+@pytest.mark.slow
 def test_refreshed_journal_is_unknown_until_its_server_answers_again(world: World) -> None:
     a, b = world.serve("n1", a=5, b=6)
     world.watch("one", [a, b])

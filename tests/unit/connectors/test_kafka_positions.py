@@ -212,6 +212,7 @@ def test_unavailable_brokers_report_nothing_and_are_polled_again(
     task.positions.close()
 
 
+@pytest.mark.slow
 def test_tasks_share_one_kafka_watch_that_ends_with_the_last(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:

@@ -157,6 +157,7 @@ names = st.text("ab/ü-", max_size=6).map("f{}x.log".format)
 text = st.lists(st.sampled_from([b"", b"a", b"bc", "ü".encode()]), max_size=5).map(b"\n".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_each_archive_line_is_read_once_for_any_ranges(
@@ -424,6 +425,7 @@ def unpacked(item: Item, allowance: Allowance) -> tuple[bytes, str]:
     return data, str(told.value)
 
 
+@pytest.mark.slow
 def test_decompression_bombs_are_refused(tmp_path: Path) -> None:
     zeros = (b"0" * (1 << 20) + b"\n") * 16
     bomb = {"a": b"one\n", "bomb": zeros}

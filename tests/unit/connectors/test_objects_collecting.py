@@ -185,6 +185,7 @@ def test_each_line_of_each_object_is_read_once(world: World) -> None:
     assert not world.troubles
 
 
+@pytest.mark.slow
 def test_damaged_object_is_read_as_far_as_possible_and_given_up(world: World) -> None:
     good, bad = lines("good", 5000), lines("bad", 20_000)
     (world.directory / "good").write_bytes(b"\n".join(good))
@@ -397,6 +398,7 @@ def test_operators_decision_survives_a_second_failure(tmp_path: Path, wanted: st
     assert (again.value.wanted, again.value.position) == (wanted, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1])
 def test_left_out_object_stays_out_when_it_is_there_again(tmp_path: Path, others: int) -> None:
     """The target has the batch by its number, and takes nothing more of it."""

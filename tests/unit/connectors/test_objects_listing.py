@@ -228,6 +228,7 @@ def test_unreadable_directory_is_reported_at_the_end() -> None:
         assert len(got) == pages * PAGE
 
 
+@pytest.mark.slow
 def test_endless_listing_requests_only_the_next_pages() -> None:
     tree = StubTree()
     pages = iter(lister(tree, "/in/*/*/*/*.gz").listing())
@@ -245,6 +246,7 @@ def close(pages: Iterator[list[Listed]]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_hanging_store_costs_a_timeout_and_a_bounded_number_of_threads() -> None:
     tree = StubTree()
     tree.answers.clear()

@@ -312,6 +312,7 @@ def test_acked_objects_are_kept_moved_or_deleted_as_configured(
     assert there(target) == gone
 
 
+@pytest.mark.slow
 def test_look_takes_a_bounded_time_for_any_number_of_done_items(queue: Queue) -> None:
     """A look that takes two minutes counts as hanging."""
     now, tick = 0.0, 0.0

@@ -199,6 +199,7 @@ def test_lines_longer_than_blocks_are_read_whole(tmp_path: Path, suffix: str) ->
     assert got == expected
 
 
+@pytest.mark.slow
 def test_overlong_line_is_cut_and_marked(tmp_path: Path) -> None:
     most = b"x" * MOST_LINE_BYTES
     content = b"a\n" + most + b"\r\n" + most + b"yyyy\n" + most * 2 + b"\nb"
@@ -235,6 +236,7 @@ def test_many_small_items_are_few_batches(tmp_path: Path) -> None:
     assert paths == [str(tmp_path / str(seq >> 38)) for seq, _ in expected]
 
 
+@pytest.mark.slow
 def test_batches_are_limited_in_rows_and_bytes(tmp_path: Path) -> None:
     item = written(tmp_path / "a", b"\n" * (BATCH_ROWS * 3) + b"x" * 100 + b"\n" + ENTRIES * 8)
     got = list(batches(reader(), [item]))
@@ -298,6 +300,7 @@ def test_end_of_a_truncated_gzip_is_known_to_the_byte(tmp_path: Path) -> None:
     assert error.offset == 200_000 * 8
 
 
+@pytest.mark.slow
 def test_wrong_checksum_is_reported_behind_the_lines_that_are_surely_whole(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(ENTRIES))
     packed[-6] ^= 0xFF

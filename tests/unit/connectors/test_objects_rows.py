@@ -250,6 +250,7 @@ def test_csv_header_over_several_lines_is_read(tmp_path: Path) -> None:
     assert (got, "first row" in error.why) == ([], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "avro"])
 def test_existing_columns_are_selected(tmp_path: Path, table: pa.Table, form: Format) -> None:
     path = tmp_path / "part"
@@ -570,6 +571,7 @@ def test_csv_escapes_are_read(tmp_path: Path) -> None:
     assert json.loads(second[1]) == {"id": "2", "j": "x"}
 
 
+@pytest.mark.slow
 def test_avro_is_read_up_to_the_damaged_block(tmp_path: Path) -> None:
     data = avro([avro_row(n) for n in range(5000)], codec="null")
     whole = bodies("avro", written(tmp_path / "whole", data))

@@ -118,6 +118,7 @@ def test_page_rewrites_at_most_a_few_buckets_of_a_large_set(random: bool) -> Non
     assert size < 7.1 * 101_001
 
 
+@pytest.mark.slow
 def test_removed_objects_free_their_room() -> None:
     stored = Stored("any")
     listed = [at(f"{number}") for number in range(50_000)]

@@ -461,6 +461,7 @@ def test_received_parts_are_kept_when_the_next_part_fails(world: World) -> None:
     assert len(list(world.directory.rglob("*.parquet"))) == 1, "no file is left behind"
 
 
+@pytest.mark.slow
 def test_number_of_stored_failures_is_bounded(world: World) -> None:
     finder, poll = world.finder(), Counting()
     finder.find(Before())

@@ -89,6 +89,7 @@ def found(lake: Lake) -> list[str]:
     return sorted(lake.rows()["event"].to_pylist())
 
 
+@pytest.mark.slow
 def test_concurrent_tasks_share_a_commit(lake: Lake) -> None:
     writers = [lake.sink(task=task(n)) for n in range(TASKS)]
     commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]

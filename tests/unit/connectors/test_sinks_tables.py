@@ -138,6 +138,7 @@ def test_an_owner_that_wakes_up_late_adds_nothing(lake: Lake) -> None:
     assert bodies(lake) == [b"a"]
 
 
+@pytest.mark.slow
 def test_another_writer_between_look_and_commit_costs_a_second_look(lake: Lake) -> None:
     foreign = [events(b"x"), events(b"y"), events(b"z")]
 

@@ -173,6 +173,7 @@ def test_unreadable_journal_is_read_on_and_harms_no_other(store: FakeStore) -> N
     assert not found.gone
 
 
+@pytest.mark.slow
 def test_many_flows_list_the_journals_once() -> None:
     store = ScriptedStore()
     tree.init(store)

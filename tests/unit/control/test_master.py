@@ -301,6 +301,7 @@ def test_master_without_a_schema_reports_the_command_to_use() -> None:
     assert "flumeng schema init" in Master(FakeStore(), "m1").tick()
 
 
+@pytest.mark.slow
 def test_a_plan_too_large_for_one_znode_is_written_read_and_followed(cluster: FakeTree) -> None:
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
     for number in range(3):

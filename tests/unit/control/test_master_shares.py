@@ -90,6 +90,7 @@ def test_idle_masters_keep_their_shares(store: FakeStore) -> None:
     assert after.version.number - before.version.number <= 3600 / daemon.RENEW_SECONDS + 1
 
 
+@pytest.mark.slow
 def test_master_of_an_older_release_renews_nothing_and_keeps_its_share(store: FakeStore) -> None:
     clock = Clock()
     older, other = (Master(FakeStore(store.tree), name, clock) for name in ("m1", "m2"))

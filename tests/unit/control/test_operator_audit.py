@@ -35,6 +35,7 @@ def test_wrong_clock_of_a_writer_does_not_decide_which_entries_go(
     assert kept.count("early") == KEEP_AUDIT - 1 - 200
 
 
+@pytest.mark.slow
 def test_flood_of_entries_is_trimmed_in_bounded_portions(store: FakeStore) -> None:
     add(store, MOST_LOOKS + KEEP_AUDIT, 2e9, "a")
 

@@ -53,6 +53,7 @@ def test_command_without_an_answer_is_recognised_as_done() -> None:
     assert store.read(paths.flow("web")) is not None
 
 
+@pytest.mark.slow
 def test_command_without_an_answer_or_entry_is_reported_as_unknown() -> None:
     with pytest.raises(UnavailableError, match="the outcome is unknown"):
         apply(silent(does=False))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Planner, Replan, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
@@ -149,6 +151,7 @@ def test_history_of_ended_tasks_keeps_the_newest_hundred() -> None:
     assert len(encode(replace(snapshot.flows["f"].plan, tasks={}))) < 10_000
 
 
+@pytest.mark.slow
 def test_entry_of_a_plan_in_steps_is_written_once() -> None:
     """For any master that continues: an entry comes with the step that ends the task."""
     snapshot = cluster(tasks=2000, nodes=3, journals=40_000)

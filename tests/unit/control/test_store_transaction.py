@@ -105,6 +105,7 @@ def test_access_lists_count_for_the_weight() -> None:
     assert Scale(secured=many).weigh(write) > 30 * 5_000
 
 
+@pytest.mark.slow
 def test_groups_of_writes_are_kept_whole_and_in_order() -> None:
     groups = [[noise(n), noise(n + 1)] for n in range(0, 8, 2)]
     scale = Scale()

@@ -69,6 +69,7 @@ def test_json_is_a_row_for_each_entry(rows: list[Any], behind: str, binary: bool
     assert [(row["seq"], row["item"], row["attrs"] == [ERROR]) for row in found] == expected
 
 
+@pytest.mark.slow
 def test_shared_columns_are_not_multiplied_in_one_batch() -> None:
     bodies = [b"x" * (BYTES_AT_ONCE // 2), b"", b"y" * BYTES_AT_ONCE]
     batch = pa.RecordBatch.from_pydict({"body": pa.array(bodies), "n": [[1, 2, 3], [], [4, 5]]})

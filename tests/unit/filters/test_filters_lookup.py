@@ -170,6 +170,7 @@ def test_error_of_a_table_file_is_reported(
         table_reader.read(LookupTable(schema="", csv=str(path)), APPS, NO_SPARK)
 
 
+@pytest.mark.slow
 def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": pa.nulls(MOST_ROWS + 1, pa.int64())}), tmp_path / "many")
     long = pa.array(["x" * 1_000_000]).take(pa.array([0] * 70))

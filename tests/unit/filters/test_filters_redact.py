@@ -75,6 +75,7 @@ ADDRESSES = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(str)
 WORDS = st.from_regex(r"[g-z ]{0,8}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(WORDS, st.one_of(CARDS, ADDRESSES)), max_size=9))
 def test_all_matches_are_redacted_and_nothing_else(parts: list[tuple[str, str]]) -> None:
     parts = [(word, text) for word, text in parts if text != "::"]

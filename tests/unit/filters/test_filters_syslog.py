@@ -559,6 +559,7 @@ def test_any_bytes_raise_nothing_and_change_no_other_row(
     assert parse(*lines, timezone=timezone) == alone
 
 
+@pytest.mark.slow
 @given(st.lists(likely, min_size=1), st.integers(0, 5))
 def test_slice_gives_the_same_rows_as_single_lines(lines: list[bytes], start: int) -> None:
     times = pa.array([RECEIVED] * len(lines), pa.timestamp("us", "UTC"))
@@ -594,6 +595,7 @@ def test_times_stay_within_the_calendar() -> None:
         assert parse(b"<13>7: " + beyond + b" h a: x")[0]["ts"] == RECEIVED
 
 
+@pytest.mark.slow
 @given(st.integers(0, 191), moments, st.lists(word, min_size=4, max_size=4), st.binary(max_size=20))
 @settings(max_examples=3 * settings().max_examples)
 def test_rfc_5424_is_parsed_as_by_the_regular_expression(

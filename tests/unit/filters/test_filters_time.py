@@ -55,6 +55,7 @@ def year(moment: datetime) -> str:
     return f"{moment.year:04}"
 
 
+@pytest.mark.slow
 @given(st.lists(MOMENTS, min_size=1, max_size=9))
 def test_times_written_by_python_are_read_back(moments: list[datetime]) -> None:
     assert times([m.isoformat() for m in moments], "iso8601") == moments

@@ -82,6 +82,7 @@ lines = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(lines, max_size=4))
 def test_common_formats_are_read_as_without_a_format(made: list[tuple[str, ...]]) -> None:
     texts = [line for line, *_ in made]

@@ -171,6 +171,7 @@ access_lines = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(access_lines | st.text(max_size=20), max_size=5))
 def test_columns_agree_with_a_pattern_on_one_row(lines: list[str]) -> None:
     found = read_bodies(Parse("access_log"), *(line.encode() for line in lines))

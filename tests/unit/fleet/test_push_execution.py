@@ -209,6 +209,7 @@ def test_closed_window_is_checked_again_until_it_opens() -> None:
     assert [outcome.ending for outcome in outcomes] == [Ending.DONE]
 
 
+@pytest.mark.slow
 def test_number_of_kept_entries_is_bounded_and_the_oldest_go() -> None:
     sites = FakeSites(1)
     for number in range(writes.KEEP_ENTRIES + 4):

@@ -432,6 +432,7 @@ def test_path_that_is_no_journal_is_reported_in_one_sentence(tmp_path: Path) -> 
         Journal.open(tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_readers_in_other_threads_never_see_a_gap(tmp_path: Path, disk: FaultyDisk) -> None:
     """Rolls, syncs and trims go on while a reader reads the present events."""
     journal = Journal.create(tmp_path, "busy", segment_bytes=TINY_SEGMENT, disk=disk)

@@ -182,6 +182,7 @@ def test_events_whose_retention_was_removed_go_without_another_ack(tmp_path: Pat
     journal.close()
 
 
+@pytest.mark.slow
 def test_retained_events_go_before_a_sender_waits(tmp_path: Path) -> None:
     limits = Limits(max_bytes=8 * SEGMENT, retain_seconds=3600)
     journal = Journal.create(tmp_path, ID, limits=limits)
@@ -330,6 +331,7 @@ def test_lazy_syncs_are_a_second_apart_and_one_at_a_time(tmp_path: Path) -> None
     lazy.close()
 
 
+@pytest.mark.slow
 def test_i21_group_with_room_for_a_part_only_continues_with_the_acks(tmp_path: Path) -> None:
     """The part lies in the only segment: unless it can be read and acked, no room ever comes."""
     journal = Journal.create(tmp_path, ID)

@@ -216,6 +216,7 @@ def test_i21_full_disk_delays_trims_and_loses_nothing(
     journal.check()
 
 
+@pytest.mark.slow
 def test_i21_trim_delayed_by_a_full_disk_is_done_when_there_is_room(tmp_path: Path) -> None:
     """All is acked already, so that no other ack will come."""
     journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=100))

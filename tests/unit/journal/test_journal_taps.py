@@ -65,6 +65,7 @@ def test_bytes_that_all_taps_read_in_a_second_are_bounded(journal: MemoryJournal
     assert read(found, journal) == one
 
 
+@pytest.mark.slow
 def test_number_of_taps_reading_at_once_is_bounded(journal: MemoryJournal) -> None:
     found = Taps(lambda _: True)
     running = [found.windows(journal, 0, EVENTS) for _ in range(taps.READS_AT_ONCE)]

@@ -243,6 +243,7 @@ def damage(store: JournalStore, far: ReplicaJournal) -> None:
     wait_for(lambda: not store.replicas.replicas, lambda: store.replicas.replicas)
 
 
+@pytest.mark.slow
 def test_replica_damaged_while_open_is_set_aside_and_its_primary_informed(
     store: JournalStore, far: ReplicaJournal, clock: Clock, tmp_path: Path
 ) -> None:

@@ -354,6 +354,7 @@ def message(store: JournalStore, name: str, *others: str) -> Mapping[str, Any]:
 CONFIGURED = {"type": "configure", "number": 1, "tasks": []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("others", "closed"), [((), True), (("n2/b",), False)])
 def test_end_of_a_journal_is_reported_once_all_replicas_in_sync_end_there(
     store: JournalStore, others: tuple[str, ...], *, closed: bool
@@ -372,6 +373,7 @@ def test_end_of_a_journal_is_reported_once_all_replicas_in_sync_end_there(
     assert not said["damaged"]
 
 
+@pytest.mark.slow
 def test_damage_of_a_journal_is_reported_to_the_node(store: JournalStore) -> None:
     journal = written(store)
     store.give_back(journal)
@@ -383,6 +385,7 @@ def test_damage_of_a_journal_is_reported_to_the_node(store: JournalStore) -> Non
     assert asyncio.run(status_of(store, told))["journals"][journal.id]["damaged"]
 
 
+@pytest.mark.slow
 def test_nothing_is_closed_before_the_flows_are_configured(store: JournalStore) -> None:
     journal = take(store)
     store.give_back(journal)

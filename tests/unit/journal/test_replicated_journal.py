@@ -142,6 +142,7 @@ def test_events_not_on_the_primarys_own_disk_are_not_confirmed(world: World) -> 
     assert primary.confirms(10)
 
 
+@pytest.mark.slow
 def test_replica_shows_confirmed_events_and_holds_the_source_state(world: World) -> None:
     take(world["n1"])
     world.settle()

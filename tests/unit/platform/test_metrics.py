@@ -238,6 +238,7 @@ def stop(process: subprocess.Popen[str]) -> None:
     wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
 
+@pytest.mark.slow
 def test_frozen_child_is_left_out_in_time_and_included_again_when_it_thaws(
     child: tuple[subprocess.Popen[str], Channel],
 ) -> None:
@@ -305,6 +306,7 @@ def get(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+@pytest.mark.slow
 def test_endpoint_serves_metrics_and_health() -> None:
     clock = Clock(0.0)
     health = Health(10, clock)

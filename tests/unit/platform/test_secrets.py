@@ -104,6 +104,7 @@ def test_failing_command_is_reported_without_its_output() -> None:
     assert refusal().endswith("does not start: No such file or directory")
 
 
+@pytest.mark.slow
 def test_command_is_bounded_in_time_and_output() -> None:
     began = time.monotonic()
     endless = secrets.Command(("/bin/sh", "-c", "echo half; sleep 60 & sleep 60"), seconds=0.5)

@@ -94,6 +94,7 @@ def is_ended(client: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_bytes_sent_together_arrive_together(links: Links) -> None:
     links.delay_seconds = DELAY_SECONDS
     began = time.monotonic()
@@ -218,6 +219,7 @@ def test_requests_are_reported_before_they_are_forwarded(
     assert told == [("far", MULTI, 0)]
 
 
+@pytest.mark.slow
 def test_last_request_of_a_client_arrives_after_its_end(
     links: Links, server: AnsweringServer
 ) -> None:
