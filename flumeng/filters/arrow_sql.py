@@ -200,6 +200,8 @@ class _Reader:
         source = TYPES.get(part.dataType().simpleString())
         target = TYPES.get(node.dataType().simpleString())
         inner = self.read(part)
+        if source is not None and source == target:  # of the list of IN, when the types differ
+            return inner
         if not inner.reads or (source, target) not in CASTS:
             return self._constant(node)
         return Cast(inner, source, target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -63,6 +63,9 @@ def test_ordinary_conditions_are_parsed_as_in_spark(spark: SparkSession) -> None
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+@example("2147483648 IN (seq, 0)")
+@example("0 IN (seq, 2147483648)")
+@example("seq IN (2147483648, 0)")
 @given(conditions)
 def test_any_condition_is_parsed_as_in_spark(spark: SparkSession, text: str) -> None:
     found = arrow_text.condition(SCHEMA, text)
