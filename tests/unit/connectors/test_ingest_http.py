@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import threading
+from typing import NoReturn
 
 import pytest
 
@@ -125,6 +126,24 @@ def test_slow_journal_is_answered_with_503() -> None:
             client.post(b"x")
             status, _, said = await client.answer()
             assert (status, said["error"]) == (503, "the events are not durable within 0 s: retry")
+
+    run(test)
+
+
+class NoMemory(MemoryBound):
+    def share(self) -> NoReturn:
+        raise MemoryError
+
+
+def test_requests_are_refused_with_503_while_the_node_is_out_of_memory() -> None:
+    async def test() -> None:
+        async with serving(Journal(), Limits(bodies=NoMemory(1 << 20))) as (_, connect):
+            client = await connect()
+            for _ in range(2):  # on one connection
+                client.post(b"x")
+                status, headers, said = await client.answer()
+                assert (status, said["error"]) == (503, "this node is out of memory: retry later")
+                assert headers["retry-after"] == "1"
 
     run(test)
 
