@@ -31,7 +31,7 @@ __all__ = ["pytest_configure"]
 os.environ.pop("XDG_RUNTIME_DIR", None)  # no command of a test leaves a JVM there for the next
 
 TOP = Path(__file__).parents[1]
-LANES = 3
+LANES = 4
 SHARED = {"kafka": "RealKafka", "spark": "SparkSession", "standalone_of_all": "Standalone"}
 """Fixtures that take long to start; each worker shares one among all its tests."""
 LONG = [
@@ -149,11 +149,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def own_log_level() -> Iterator[None]:
-    """What a test logs depends on no earlier test that set up the log of a whole process."""
+def default_log_level() -> None:
+    """Each test starts with the log level WARNING, also after one that set up a process's log, and
+    sees of kazoo only errors, as every daemon does."""
     logging.root.setLevel(logging.WARNING)
-    yield
-    logging.root.setLevel(logging.WARNING)
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
 @pytest.fixture(scope="session")

@@ -90,8 +90,8 @@ def test_gap_is_logged_when_it_is_acked_and_not_at_each_try(
     task, batch = begun()
     task.settle(batch, [])
     task.commit()
-    (told,) = caplog.messages
-    assert told.startswith("flow web: events that cannot be read were skipped: ")
+    (message,) = caplog.messages
+    assert message.startswith("flow web: events that cannot be read were skipped: ")
 
 
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once", "exactly-once"])

@@ -224,8 +224,10 @@ def test_end_of_a_bounded_partition_is_not_logged_as_unwanted(
     assert caplog.messages == []
     finder.findings = Findings({Q: Offer(0, end=70)}, scope=("orders",))
     task.discover()
-    (told,) = caplog.messages
-    assert told.endswith(f"1 partitions are gone or unwanted, so reading ends at their acks: {P}")
+    (message,) = caplog.messages
+    assert message.endswith(
+        f"1 partitions are gone or unwanted, so reading ends at their acks: {P}"
+    )
 
 
 def test_partition_wanted_again_before_its_removal_has_no_end(

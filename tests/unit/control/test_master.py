@@ -124,9 +124,9 @@ def test_plan_of_a_flow_that_has_changed_since_is_not_written(cluster: FakeTree)
     assert tasks(store, "n1") == {"a/ingest.n1"}
 
 
-def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster: FakeTree) -> None:
-    """The other master had written the plan; it assigns the owner while this one moves the task
-    on."""
+def left_by_its_master(cluster: FakeTree) -> tuple[FakeStore, str, str, records.Assignment]:
+    """A flow's task, planned by a master whose session has ended: a store, the node that runs the
+    task, with its assignment, and another node."""
     store, first_store = FakeStore(cluster), FakeStore(cluster)
     for name in ("n1", "n2"):
         add_node(store, name)
@@ -134,17 +134,23 @@ def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster
     settle(Master(first_store, "m1"))
     first_store.expire()
     owner, other = sorted(("n1", "n2"), key=lambda name: "a/collect.0" not in tasks(store, name))
-    found = store.read(paths.assignment(owner))
-    assert found is not None
-    told = found.value
-    others = tuple(task for task in told.tasks if task.task != "collect.0")
+    assignment = store.read(paths.assignment(owner))
+    assert assignment is not None
+    return store, owner, other, assignment.value
+
+
+def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster: FakeTree) -> None:
+    """The other master had written the plan; it assigns the owner while this one moves the task
+    on."""
+    store, owner, other, assignment = left_by_its_master(cluster)
+    others = tuple(task for task in assignment.tasks if task.task != "collect.0")
     store.write(paths.assignment(owner), records.Assignment(tasks=others), ANY)
     store.remove(paths.live_node(owner), ANY)
 
     overtaken = ScriptedStore(
         cluster,
         before_commit=once(
-            lambda: store.write(paths.assignment(owner), told, ANY), concerns(paths.plan("a"))
+            lambda: store.write(paths.assignment(owner), assignment, ANY), concerns(paths.plan("a"))
         ),
     )
     master = Master(overtaken, "m2")
@@ -156,26 +162,18 @@ def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(cluster
     assert "a/collect.0" in tasks(store, other)
 
 
-def test_task_is_not_given_on_in_a_tick_in_which_its_owner_cannot_be_told(
+def test_task_is_not_assigned_in_a_tick_in_which_its_owner_cannot_lose_it(
     cluster: FakeTree,
 ) -> None:
     """The owner's assignment is written by another master when this one takes the task away."""
-    store, first_store = FakeStore(cluster), FakeStore(cluster)
-    for name in ("n1", "n2"):
-        add_node(store, name)
-    apply(store, "a")
-    settle(Master(first_store, "m1"))
-    first_store.expire()
-    owner, other = sorted(("n1", "n2"), key=lambda name: "a/collect.0" not in tasks(store, name))
-    found = store.read(paths.assignment(owner))
-    assert found is not None
-    told = found.value
+    store, owner, other, assignment = left_by_its_master(cluster)
     store.remove(paths.live_node(owner), ANY)
 
     overtaken = ScriptedStore(
         cluster,
         before_commit=once(
-            lambda: store.write(paths.assignment(owner), told, ANY), puts(paths.assignment(owner))
+            lambda: store.write(paths.assignment(owner), assignment, ANY),
+            puts(paths.assignment(owner)),
         ),
     )
     master = Master(overtaken, "m2")
