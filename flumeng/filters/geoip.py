@@ -117,7 +117,7 @@ class _Databases:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[tuple[int, ...], maxminddb.Reader]] = {}
-        self._rare = RateLimitedLog(log)
+        self._read_failures = RateLimitedLog(log)
 
     def reader(self, path: str) -> maxminddb.Reader:
         """Return a reader of the file at ``path``, or of its last readable version. Raises
@@ -133,7 +133,7 @@ class _Databases:
                 if before is None:
                     raise UnavailableError(f"geoip: cannot read {path}: {error}") from error
                 text = "geoip: cannot read %s, still using its old version: %s"
-                self._rare.warning(text, path, error)
+                self._read_failures.warning(text, path, error)
             return self._open[path][1]
 
 

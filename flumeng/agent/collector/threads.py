@@ -50,7 +50,7 @@ class Threads:
         self._idle = 0
         self._there = 0
         self._replaced = self._made = 0
-        self._short = RateLimitedLog(log)
+        self._thread_shortage = RateLimitedLog(log)
 
     def submit(self, run: Callable[[], None], on_hang: Callable[[float], None]) -> None:
         """Queue a call of ``run``, which must not raise, after all earlier calls."""
@@ -82,7 +82,9 @@ class Threads:
         except RuntimeError as error:
             if not self._there:
                 raise
-            self._short.warning("calls of %s wait for more threads: %s", self._name, error)
+            self._thread_shortage.warning(
+                "calls of %s wait for more threads: %s", self._name, error
+            )
             return False
         self._there += 1
         self._made += 1

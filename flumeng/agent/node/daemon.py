@@ -131,7 +131,7 @@ class Node:
         self._exit = self._registered = self._stopping = False
         self._session = 0
         self._is_ours = False
-        self._logged, self._unkept = "", RateLimitedLog(log)
+        self._logged, self._save_failures = "", RateLimitedLog(log)
         self._troubles: dict[str, str] = {}
         me = settings.name
         for path in (paths.assignment(me), paths.live_node(me), paths.schema()):
@@ -519,7 +519,7 @@ class Node:
             self._home.keep(assigned)
         except OSError as error:
             text = "cannot save the assignment, needed to start without ZooKeeper; retrying: %s"
-            self._unkept.warning(text, error)
+            self._save_failures.warning(text, error)
         else:
             self._kept = assigned
 

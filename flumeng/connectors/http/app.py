@@ -114,7 +114,7 @@ class HttpApp:
         self._context = context
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
         self._stopping = False
-        self._strangers, self._short = RateLimitedLog(log), RateLimitedLog(log)
+        self._strangers, self._memory_shortage = RateLimitedLog(log), RateLimitedLog(log)
         self._undecided: set[asyncio.Future[int]] = set()
         self._undelivered: set[asyncio.Future[bool]] = set()
         """Futures of requests that wait for delivery: True when delivered in time."""
@@ -300,7 +300,9 @@ class HttpApp:
         except OverBoundError as error:
             raise RefusedError(429, "too many bytes in flight: retry later") from error
         except MemoryError as error:
-            self._short.warning("http: requests are refused, since this node is out of memory")
+            self._memory_shortage.warning(
+                "http: requests are refused, since this node is out of memory"
+            )
             raise RefusedError(503, "this node is out of memory: retry later") from error
 
     async def _pieces(

@@ -33,7 +33,7 @@ COMMIT_THREADS = 16
 BUILD_THREADS = 2
 RETRY_SECONDS = 0.25
 TEND_SECONDS = 1.0
-TELL_AGAIN_SECONDS = 60.0
+LOG_AGAIN_SECONDS = 60.0
 CONFIRM_SECONDS = 0.25
 LONG_SECONDS = 1.0
 STOP_SECONDS = 2.0
@@ -119,9 +119,9 @@ class GroupCommit(Generic[Item]):
         self._behind = False
         self._held_by = ""
         self._pressure = False
-        self._told = ""
+        self._logged_cause = ""
         """The logged reason of the current hold."""
-        self._told_at = -inf
+        self._logged_at = -inf
         self._ack = 0
         self._trimmed = 0
         self._untrimmed = False
@@ -364,16 +364,16 @@ class GroupCommit(Generic[Item]):
 
     def _hold(self, error: HeldError) -> None:
         now = time.monotonic()
-        if error.cause != self._told and now - self._told_at >= TELL_AGAIN_SECONDS:
+        if error.cause != self._logged_cause and now - self._logged_at >= LOG_AGAIN_SECONDS:
             log.warning("%s; the journal takes no events until that changes", error)
-            self._told, self._told_at = error.cause, now
+            self._logged_cause, self._logged_at = error.cause, now
         self._set_held_by(error.cause)
 
     def _set_held_by(self, cause: str) -> None:
         if cause != self._held_by:
-            if self._told and not cause:
+            if self._logged_cause and not cause:
                 log.info("journal %s takes events again", self._journal.id)
-                self._told = ""
+                self._logged_cause = ""
             with self._lock:
                 self._held_by = cause
                 self._tell_pressure()

@@ -235,7 +235,7 @@ def test_hold_is_logged_with_each_reason_and_its_end(
 ) -> None:
     """Also when the journal waited for its replicas before, without a line."""
     caplog.set_level("INFO")
-    monkeypatch.setattr(group_commit, "TELL_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(group_commit, "LOG_AGAIN_SECONDS", 0.0)
 
     def wait_for_hold(reason: str) -> None:
         wait_for(lambda: commits.commit.held_by == reason)
