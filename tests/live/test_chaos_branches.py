@@ -30,6 +30,7 @@ from tests.live.chaos import (
     numbers,
     write_rotating,
 )
+from tests.testkit.files import files_below
 from tests.testkit.waiting import wait_while_changing
 
 BY_TEN = r"file=(?P<n>\d*[1-9]) "
@@ -93,7 +94,7 @@ def test_each_line_is_in_each_of_its_places_once(cluster: Cluster, tmp_path: Pat
     writer.join(timeout=60 + chaos_seconds())
 
     def there(place: str) -> list[int]:
-        files = [str(file) for file in (tmp_path / place).rglob("*.parquet") if _shows(file)]
+        files = [str(f) for f in files_below(tmp_path / place, "*.parquet") if _shows(f)]
         bodies = ds.dataset(files).to_table(columns=["body"])["body"] if files else []
         found = numbers(bodies, "file") if files else []
         assert len(found) == len(set(found)), f"a line is twice in {place}"

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.live.one_host import FLUMENG
+from tests.testkit.files import files_below
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.waiting import wait_for
 
@@ -78,7 +79,7 @@ def words(command: str) -> list[str]:
 
 def expect_rows(lake: Path, rows: int, command: str) -> None:
     def count() -> int:
-        files = [str(file) for file in lake.rglob("dt=*/*.parquet")]
+        files = [str(f) for f in files_below(lake, "*.parquet") if f.parent.name.startswith("dt=")]
         return int(ds.dataset(files).count_rows()) if files else 0
 
     wait_for(lambda: count() >= rows, f"behind `{command}` the lake has not {rows} rows")

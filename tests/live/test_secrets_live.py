@@ -16,6 +16,7 @@ import pytest
 
 from tests.live.chaos import Cluster
 from tests.testkit.daemons import start_logged
+from tests.testkit.files import contents_below
 from tests.testkit.waiting import wait_for
 
 pytestmark = pytest.mark.long
@@ -119,9 +120,8 @@ def test_password_quoted_by_a_server_appears_in_no_output_and_no_file(
     shown = [flumeng(cluster, *command.split()) for command in ("status --json", "task list")]
     shown.append(flumeng(cluster, "schema", "export"))
     assert not any(part in text for text in shown for part in parts())
-    for file in cluster.folder.rglob("*"):
-        if file.is_file() and file.name != "secret":
-            content = file.read_bytes()
+    for file, content in contents_below(cluster.folder):
+        if file.name != "secret":
             assert not [part for part in parts() if part.encode() in content], file
 
 

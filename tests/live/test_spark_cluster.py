@@ -30,6 +30,7 @@ from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
+from tests.testkit.files import files_below
 from tests.testkit.servers.elasticsearch import RealElasticsearch
 from tests.testkit.spark_cluster import StandaloneCluster
 from tests.testkit.waiting import wait_for
@@ -176,7 +177,7 @@ def pairs_of(found: pa.Table) -> Iterator[tuple[int, str]]:
 
 
 def wait_for_files(lake: Path) -> None:
-    wait_for(lambda: list(lake.rglob("*.parquet")), "nothing is written", seconds=480)
+    wait_for(lambda: list(files_below(lake, "*.parquet")), "nothing is written", seconds=480)
 
 
 @pytest.mark.parametrize(

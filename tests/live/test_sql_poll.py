@@ -20,6 +20,7 @@ from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own
 from tests.live.sql_polling import Polling
+from tests.testkit.files import contents_below
 from tests.testkit.servers.postgres import RealPostgres
 from tests.testkit.waiting import wait_for
 
@@ -456,6 +457,6 @@ def test_spark_writes_the_password_nowhere(
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1)")
     polling.ask(source(postgres, track=TrackColumn(column="id")))
     time.sleep(1)
-    texts = [path.read_bytes() for path in event_log.rglob("*") if path.is_file()]
+    texts = [content for _, content in contents_below(event_log)]
     assert any(b"flumeng_number" in text for text in texts), "the statements are not there"
     assert not any(postgres.password.encode() in text for text in texts)

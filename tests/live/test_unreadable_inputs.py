@@ -50,6 +50,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.zookeeper import tree
 from tests.live.test_kafka_reader import delete_below, produce, values
+from tests.testkit.files import files_below
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.store import FakeStore
 from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
@@ -139,7 +140,9 @@ class Flow:
         return found
 
     def lake(self) -> Counter[str]:
-        files = [p for p in (self.folder / "lake").rglob("*.json") if "_flumeng" not in p.parts]
+        files = [
+            p for p in files_below(self.folder / "lake", "*.json") if "_flumeng" not in p.parts
+        ]
         rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         return Counter(row["body"] for row in rows)
 
@@ -279,9 +282,9 @@ def test_damaged_answer_of_a_poll_is_waited_for(tmp_path: Path, begin: Begin) ->
     )
     flow = begin(text_of(tmp_path, source).replace("batch: {seconds: 0.1}", "batch: {seconds: 3}"))
     flow.start()
-    until(lambda: list(answers.rglob("*.parquet")), "the first answer", flow)
+    until(lambda: list(files_below(answers, "*.parquet")), "the first answer", flow)
     time.sleep(0.5)  # its name is in ZooKeeper
-    (answer,) = answers.rglob("*.parquet")
+    (answer,) = files_below(answers, "*.parquet")
     content = answer.read_bytes()
     answer.write_bytes(content[:40])
     until(lambda: "stands still at answer 0" in flow.said(), "a standstill", flow)
