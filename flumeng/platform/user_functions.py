@@ -37,7 +37,8 @@ def imported(reference: str) -> UserFunction:
 
 
 def last_line(error: Exception, module: str) -> str:
-    """Return the error with the deepest line in ``module``'s package, else of all."""
+    """Return the error in one line, with the deepest line of its traceback that is in ``module``'s
+    package, else with the deepest of all."""
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     home = _home(module)

@@ -16,7 +16,8 @@ _FUNCTION = re.compile(rf"{_NAME}(\.{_NAME})*:{_NAME}")
 
 
 def time_of(text: str) -> datetime:
-    """Return the time of ``start_from``, which needs a zone. Raises ``ValueError``."""
+    """Return the time in an option ``start_from`` that is neither earliest nor latest. Raises
+    ``ValueError``, also for a time without a zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -48,7 +49,8 @@ def check_url(text: str) -> None:
 
 
 def with_port(host: str) -> str:
-    """Return the checked URL ``host`` with its port, in the form of a node's policy."""
+    """Return scheme, host, port and path of a checked URL, without its query: the form of a node's
+    policy."""
     url = urlsplit(host)
     port = url.port or (443 if url.scheme == "https" else 80)
     name = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname

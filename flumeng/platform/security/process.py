@@ -25,7 +25,8 @@ def keystore() -> Keystore | None:
 
 
 def member(*candidates: Role) -> str:
-    """Return the member name of the first role with a certificate, or "". Raises UserError."""
+    """Return the member name of the first role with a certificate; "" in an open cluster. Raises
+    UserError when none of them has one."""
     keystore = keystore_of(*candidates)
     return keystore.load().identity.member if keystore else ""
 
