@@ -1,5 +1,5 @@
-r"""Replaces escaped surrogates (``\ud83d``), even paired ones, by ``\ufffd``: unpaired ones are valid
-in RFC 8259 but refused by msgspec. The result is valid JSON exactly if the text was, and values
+r"""Replaces escaped surrogates (``\ud83d``), even paired ones, by ``\ufffd``. RFC 8259 allows
+unpaired ones, msgspec refuses them. The result is valid JSON exactly if the text was, and values
 keep their lengths: it serves to check and find values, not to read them."""
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> bool:
-    """Remove other users' access; return whether they had any. Only files and directories change."""
+    """Remove other users' access to a file or directory; return whether they had any."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & OTHERS:

@@ -42,7 +42,7 @@ def die_with_parent() -> None:
 
 
 def go_on_without_parent() -> None:
-    """Let the kernel resume this process, if stopped, when its parent dies: it then reads the EOF."""
+    """Let the kernel resume this process, if stopped, when its parent dies, to read its EOF."""
     _on_death_of_parent(signal.SIGCONT)
 
 

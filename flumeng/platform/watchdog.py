@@ -30,8 +30,7 @@ LOG_SECONDS = 2.0
 
 
 class ServiceManager:
-    """Reports states to systemd, if it set NOTIFY_SOCKET (``Type=notify``), and removes that variable
-    from ``environ``."""
+    """Reports to systemd if NOTIFY_SOCKET is set (``Type=notify``); removes it from ``environ``."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")

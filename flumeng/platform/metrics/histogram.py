@@ -60,7 +60,7 @@ class Histogram:
         return Histogram(self._bounds)
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Return the number of values up to each bound, the last one ``+Inf``, and the values' sum."""
+        """Return the count of values up to each bound, the last ``+Inf``, and the sum of values."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         buckets: list[tuple[str, float]] = []
