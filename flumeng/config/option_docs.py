@@ -28,7 +28,8 @@ UNIONS = (Union, types.UnionType)
 
 @dataclass(frozen=True)
 class OptionRow:
-    """An option's documentation in Markdown. ``value``: type, bounds. ``default``: or required."""
+    """Documentation of an option in Markdown: ``value`` has type and bounds; ``default`` may be
+    "required"."""
 
     name: str
     value: str
