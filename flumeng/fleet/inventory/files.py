@@ -99,7 +99,8 @@ class _Tree:
         self.problems.append(InventoryProblem(name, line, path, message))
 
     def list_names(self, name: str, allowed: set[str] | None = None) -> list[str]:
-        """Return the sorted names in a directory; report one that is not ``allowed``."""
+        """Return the sorted names in a directory, without ignored ones. Invalid names, and those
+        not ``allowed`` (None: all are), are reported and left out."""
         try:
             with os.scandir(self.directory / name) as entries:
                 listed = sorted(entries, key=lambda entry: entry.name)
