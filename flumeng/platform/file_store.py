@@ -39,9 +39,8 @@ class FileStore(Protocol):
         """Make a closed file's content, or a directory's entries, durable."""
 
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Carry out all moves durably, those to names that begin with an underscore (markers) last.
-        Return those that lack source and target. If only the target exists, the move was done
-        before."""
+        """Carry out all moves durably, markers (targets with names like ``_x``) last; return those
+        that lack source and target. If only the target exists, the move was done before."""
 
     def exists(self, path: str) -> bool: ...
 

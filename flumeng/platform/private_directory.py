@@ -21,8 +21,7 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 
 def make_private(directory: Path, names: Iterable[str]) -> None:
     """Create the directory if necessary; remove other users' access to it and to all below
-    ``names``. Raises UserError when access cannot be removed, or when the directory belongs to
-    another user and this process is not root's."""
+    ``names``. Raises UserError when that fails, or another user owns it; root may use any."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         owner = directory.stat().st_uid

@@ -70,8 +70,7 @@ def use(backends: Mapping[str, SecretBackend]) -> None:
 
 def resolve(reference: str) -> Secret:
     """Return the secret of ``${secret:NAME}``, without the line end of its file or command. Raises
-    ``UserError``, such as when it is missing, larger than MAX_BYTES, or its file is open to
-    others."""
+    ``UserError``, such as when it is missing or its file is open to others."""
     form = SECRET.fullmatch(reference)
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
@@ -159,8 +158,7 @@ class Command:
         self._trouble = ""
 
     def output(self, name: str) -> bytes:
-        """Return the command's output, at most MAX_BYTES + 1 bytes. Raises ``UserError`` when the
-        command fails; for KEEP_SECONDS the same output or error is returned."""
+        """Return the output, at most MAX_BYTES + 1 bytes, kept KEEP_SECONDS. Raises UserError."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._printed, self._trouble = _run(self._words, self._seconds)

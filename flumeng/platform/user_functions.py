@@ -37,8 +37,7 @@ def imported(reference: str) -> UserFunction:
 
 
 def last_line(error: Exception, module: str) -> str:
-    """Return the error in one line, with the deepest line of its traceback that is in ``module``'s
-    package, else with the deepest of all."""
+    """Return the error with its deepest traceback line in ``module``'s package, else in any."""
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     home = _home(module)

@@ -1,7 +1,6 @@
-"""Ends a daemon whose main loop hangs: another thread would keep its ZooKeeper session alive. While
-the loop iterates, systemd gets a report at most every second. Time in which the whole process was
-stopped (SIGSTOP) does not count; systemd ends such a process by ``WatchdogSec``, see
-``sd_notify(3)``."""
+"""Ends a daemon whose main loop hangs: another thread would keep its ZooKeeper session alive.
+Reports to systemd while the loop iterates. Time in which the whole process was stopped (SIGSTOP)
+does not count; systemd ends such a process by ``WatchdogSec``, see ``sd_notify(3)``."""
 
 from __future__ import annotations
 

@@ -46,8 +46,7 @@ class ClusterAuthority:
         days: float,
         now: datetime,
     ) -> None:
-        """Write certificates and keys of these roles to ``folder``, each file atomically. Raises
-        UserError."""
+        """Write certificates and keys to ``folder``, each file atomically. Raises UserError."""
         if not hosts and (servers := [role for role in roles if role in SERVERS]):
             raise UserError(
                 f"hosts connect to a {servers[0]}: give its host names and addresses with --host"
