@@ -245,8 +245,7 @@ class FilterOptions(Declared):
         return {}
 
     def made_again(self) -> frozenset[str]:
-        """Return the columns that this filter adds, even if earlier conditional filters added them.
-        Raises ValueError."""
+        """Return its columns that earlier conditional filters may add too. Raises ValueError."""
         return frozenset(self.makes().keys() - EVENT.keys())
 
     def columns_behind(self, columns: Columns, *, conditional: bool = False) -> Columns:

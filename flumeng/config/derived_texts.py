@@ -45,8 +45,7 @@ def require_files(flow: str, spec: FlowSpec) -> InStore:
 
 def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:
     """Return the text of a flow ``name`` that reads the list ``replay`` of this flow's dead
-    letters. ``rows``: those of each part of the list. Drops isolation and comments. Raises
-    SpecError, UserError."""
+    letters, ``rows`` of each part. Drops isolation and comments. Raises SpecError, UserError."""
     spec = parse_flow(current)
     require_files(flow, spec)
     root = isolation.together(document.compose(current))

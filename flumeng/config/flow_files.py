@@ -90,8 +90,7 @@ class Unfit(Exception):  # noqa: N818  reported as a problem
 
 
 def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
-    """Read standard input, or a regular file, never blocking on another kind. Raises ``OSError``,
-    ``Unfit``."""
+    """Read a regular file, without blocking, or standard input. Raises ``OSError``, ``Unfit``."""
     if path == STANDARD_INPUT:
         return _at_most(sys.stdin.buffer.read(most_bytes + 1), most_bytes)
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once

@@ -28,8 +28,7 @@ UNIONS = (Union, types.UnionType)
 
 @dataclass(frozen=True)
 class OptionRow:
-    """Documentation of an option in Markdown: ``value`` has type and bounds; ``default`` may be
-    "required"."""
+    """An option in Markdown. ``value``: type, bounds. ``default``: the default or "required"."""
 
     name: str
     value: str
