@@ -148,9 +148,8 @@ def as_plans(results: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePl
 def adopt(
     store: Store, keys: Collection[str], source: PushSource, claim: PushClaim, has_ended: HasEnded
 ) -> list[str]:
-    """Adopt the present values of ``keys``, even drifted ones, or of all flows that no push made.
-    Return the adopted keys. Raises ``UserError`` for an unknown key, ``ConflictError`` during
-    another push."""
+    """Adopt ``keys`` (drifted ones too), or all flows that no push made; return the adopted keys.
+    Raises ``UserError`` for an unknown key, ``ConflictError`` during another push."""
     adopted: list[str] = []
     while True:
         copy = copy_site(store)

@@ -99,8 +99,7 @@ class _Reading:
     def _read_missing(
         self, znodes: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
     ) -> None:
-        """Read znodes and folders that were not read yet; with ``again`` also these znodes and all
-        ``folders`` once more."""
+        """Read unread znodes and folders; ``again``: znodes to reread, with all ``folders``."""
         self._znodes |= {str(path): path for path in znodes}
         self._folders |= {str(path): path for path in folders}
         missing = [path for path in znodes if str(path) not in self._seen.znodes]

@@ -51,8 +51,7 @@ def usage(root: yaml.Node) -> Usage:
 def filled(
     root: yaml.Node, values: Mapping[str, str], problems: Problems, path: str = ""
 ) -> yaml.Node:
-    """Return the tree with its variables filled in; unchanged nodes are shared with ``root``. Adds
-    errors to ``problems``."""
+    """Return the tree filled in; unchanged nodes are shared with ``root``. Extends ``problems``."""
     if isinstance(root, yaml.MappingNode):
         pairs = [
             (key, filled(value, values, problems, f"{path}.{key.value}" if path else key.value))
