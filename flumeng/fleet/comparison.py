@@ -42,8 +42,8 @@ class Drift:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of a comparison. ``conflicts``: reasons by key; any conflict stops the push to the
-    site. ``waiting``: by key, why a node must register first. ``left``: owned keys that the
+    """Result of a comparison. ``conflicts``: reasons by key; one in any site refuses the whole
+    push. ``waiting``: by key, why a node must register first. ``left``: owned keys that the
     inventory lacks; ``prune`` deletes them."""
 
     changes: tuple[Change, ...] = ()
