@@ -45,7 +45,7 @@ __all__ = [
 
 def parse_flow(text: str) -> FlowSpec:
     """Return the flow without isolated parts (see ``parts_of``). Cached. Raises ``SpecError`` with
-    every problem but those of expressions: see ``check_flow``."""
+    every problem but those that only ``check_flow`` finds."""
     return _read(text)[1]
 
 

@@ -6,8 +6,8 @@ its chain and its own text, with the origin as its source. So it looks nothing u
 
 1. A flow that is read ``after: filters`` adds its ``multiline`` and filters, not its branches.
 2. It writes the dead letters of its filters itself: a composed text drops those events.
-3. Filters that an upstream gets from its own chain are added in both cases, after its sources or
-   after its filters.
+3. Filters that an upstream gets from its own chain are added in both cases, whether the upstream is
+   read ``after: sources`` or ``after: filters``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def upstream_of(spec: FlowSpec) -> Upstream | None:
 
 
 def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream, ...]:
-    """Return the upstreams; the last is the origin or has no text. Raises CycleError, SpecError."""
+    """Return the upstreams of ``flow``, nearest first; the last is the origin or has no text.
+    Raises CycleError, SpecError."""
     names = [flow]
     chain: list[Upstream] = []
     while (text := text_of(names[-1])) is not None:

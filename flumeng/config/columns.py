@@ -29,7 +29,7 @@ UNSTEADY = (
 
 @dataclass(frozen=True)
 class _Events:
-    """The columns at a place of a flow. ``certain``: False after a filter with a problem."""
+    """The columns at a place of a flow. ``certain``: False after a problem that may change them."""
 
     columns: Columns
     certain: bool = True

@@ -42,7 +42,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class OffsetBounds:
-    """Options that bound a source by partition and offset, and the options they replace."""
+    """Names of options that bound a source by partition and offset, and of those they replace."""
 
     start: str
     end: str
@@ -51,7 +51,7 @@ class OffsetBounds:
 
 @dataclass(frozen=True)
 class TimeBounds:
-    """Options that bound a source by path and write time, and the options they replace."""
+    """Names of options that bound a source by path and write time, and of those they replace."""
 
     paths: str
     start: str
@@ -245,7 +245,7 @@ class FilterOptions(Declared):
         return {}
 
     def made_again(self) -> frozenset[str]:
-        """Return columns that earlier conditional filters may have added. Raises ValueError."""
+        """Return its columns that earlier conditional filters may add too. Raises ValueError."""
         return frozenset(self.makes().keys() - EVENT.keys())
 
     def columns_behind(self, columns: Columns, *, conditional: bool = False) -> Columns:

@@ -14,7 +14,7 @@ CHARACTERS = 72
 
 
 def summary(part: Component[Declared]) -> str:
-    """Return the component's name and required options, or else the first option that is set."""
+    """Return the component's name and required values, or else its first non-default value."""
     cls: Any = type(part.options)
     fields = dataclasses.fields(cls)
     names = [field.name for field in fields if is_required(field)]

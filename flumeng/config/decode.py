@@ -367,7 +367,7 @@ def _alternative(hint: Any, node: yaml.Node) -> Any:
 
 
 def _scalar(node: yaml.Node) -> str:
-    """Return the text of a scalar; empty for any other node."""
+    """Return the text of a scalar; empty for null and any other node."""
     if not isinstance(node, yaml.ScalarNode) or document.is_null(node):
         return ""
     return str(node.value)

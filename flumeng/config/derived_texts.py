@@ -16,7 +16,7 @@ from flumeng.platform.options.locations import InStore
 
 SOURCE, FILES = "letters", "files"
 OF_SOURCES = ("journal", "multiline")
-"""Options about sources. They are removed, since a dead letter is a whole event."""
+"""Options about sources. A replay lacks them, since a dead letter is a whole event."""
 REACHED = ("path", "shared", "credentials")
 """Options of the sink for dead letters that are copied to the source that reads them."""
 
@@ -45,7 +45,7 @@ def require_files(flow: str, spec: FlowSpec) -> InStore:
 
 def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:
     """Return the text of a flow ``name`` that reads the list ``replay`` of this flow's dead
-    letters, ``rows`` rows a part. Drops isolation and comments. Raises SpecError, UserError."""
+    letters, ``rows`` of each part. Drops isolation and comments. Raises SpecError, UserError."""
     spec = parse_flow(current)
     require_files(flow, spec)
     root = isolation.together(document.compose(current))

@@ -35,8 +35,8 @@ class FlowFilesError(UserError):
 
 
 def flow_files_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the files, and those in directories (.yaml or .yml, not .test.yaml), sorted. Raises
-    ``UserError`` for a directory without such files."""
+    """Return the files in the given order, and for a directory its flow files (.yaml or .yml, not
+    .test.yaml), sorted. Raises ``UserError`` for a directory without such files."""
     files: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -90,7 +90,7 @@ class Unfit(Exception):  # noqa: N818  reported as a problem
 
 
 def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
-    """Read a regular file or standard input, without blocking. Raises ``OSError``, ``Unfit``."""
+    """Read a regular file, without blocking, or standard input. Raises ``OSError``, ``Unfit``."""
     if path == STANDARD_INPUT:
         return _at_most(sys.stdin.buffer.read(most_bytes + 1), most_bytes)
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once

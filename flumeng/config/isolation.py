@@ -1,7 +1,7 @@
-"""Isolated sinks and branches: each runs as a flow of its own, derived from the text of its flow.
+"""Isolated sinks and branches, *parts*: each runs as a flow of its own, derived from its flow.
 
-That flow, the *part*, reads the same input under its own cursor. Its text has only the path through
-the tree that leads to it, with the filters on that path. The flow itself runs without its parts.
+The flow of a part reads the same input under its own cursor. Its text has only the path through the
+tree that leads to the part, with the filters on that path. The whole flow runs without its parts.
 
 1. An event goes to the same sinks as without isolation: a branch ``otherwise`` without its siblings
    gets their negated conditions.
@@ -27,8 +27,8 @@ ISOLATED = "isolated"
 
 @dataclass(frozen=True)
 class Part:
-    """An isolated sink or branch. ``steps``: the numbers of the branches that lead to it. ``sink``:
-    the number of the sink; None for a branch."""
+    """An isolated sink or branch. ``flow``: the name of its own flow. ``steps``: the numbers of the
+    branches that lead to it. ``sink``: the number of the sink; None for a branch."""
 
     flow: str
     steps: tuple[int, ...] = ()
@@ -196,12 +196,12 @@ def _alone(
 
 
 def none_of(conditions: Sequence[str]) -> str:
-    """Return a condition for Arrow that is true when all given ones are false or null."""
+    """Return a condition in Spark SQL that is true when all given ones are false or null."""
     return " AND ".join(f"(NOT ({c}) OR ({c}) IS NULL)" for c in map(str.strip, conditions))
 
 
 def without_dead_letters(entry: yaml.Node) -> yaml.Node:
-    """Return a filter that drops failed events, since another flow writes them as dead letters."""
+    """Return a filter that drops its dead letters, which another flow writes; others unchanged."""
     on_error = document.items(entry).get("on_error")
     if on_error is None or on_error.value != DEAD_LETTER:
         return entry

@@ -118,7 +118,7 @@ class Multiline:
 
     @property
     def pattern(self) -> tuple[str, bool]:
-        """The pattern, and whether matching lines continue an event. Presets use ``TRACES``."""
+        """The pattern (empty for a preset, see ``TRACES``); whether matches continue an event."""
         if self.starts is not None or self.messages_alone:
             return self.starts or "", False
         return self.continues or "", True

@@ -28,7 +28,7 @@ UNIONS = (Union, types.UnionType)
 
 @dataclass(frozen=True)
 class OptionRow:
-    """An option's documentation in Markdown. ``value``: type, bounds. ``default``: or required."""
+    """An option in Markdown. ``value``: type, bounds. ``default``: the default or "required"."""
 
     name: str
     value: str

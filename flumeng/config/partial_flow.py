@@ -18,7 +18,7 @@ class Unreadable(SourceOptions, FilterOptions, SinkOptions):
 
 
 def readable_flow(decoder: Decoder) -> FlowSpec:
-    """Return the flow with defaults in place of options with a problem."""
+    """Return the flow; options with a problem have their default, required ones ()."""
     flow = _readable(decoder, FlowSpec, "")
     assert isinstance(flow, FlowSpec)
     return flow

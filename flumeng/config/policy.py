@@ -340,8 +340,9 @@ def find(given: Path | None) -> Path | None:
 
 
 def load(path: Path | None) -> Policy:
-    """Read a policy file. Without a file, all is allowed but commands, Python functions and formats
-    that are not Spark's own. Raises UserError."""
+    """Read a policy file. Without a file, the defaults of ``Policy`` hold: they forbid commands,
+    Python functions, formats that are not Spark's own, subscribers with certificates, and most of
+    ``SparkBounds``. Raises UserError."""
     if path is None:
         return UNRESTRICTED
     try:

@@ -1,6 +1,6 @@
-"""The installed sources, filters and sinks, found by entry points. An entry point names an option
-class of ``flumeng.config.component``, which names the implementation. Both are imported when used,
-so that control processes need no pyarrow or pyspark. A broken plug-in affects only its users."""
+"""The installed sources, filters, sinks and journals, found by entry points. Each point names an
+option class of ``flumeng.config.component``, which names the implementation. Both are imported when
+used, so control processes need no pyarrow or pyspark. A broken plug-in affects only its users."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def default(key: str) -> str | None:
 
 
 def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the settings of a node, which override those of the cluster."""
+    """Return the settings in force on a node: its own, and those of the cluster that it lacks."""
     return {**cluster, **node}
 
 

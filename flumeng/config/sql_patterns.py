@@ -45,7 +45,8 @@ def check_replacement(text: str, groups: int) -> None:
 
 
 class _Pattern:
-    """Counts the ways in which each part can match; refuses an unbounded repeat inside a repeat."""
+    """Counts the ways in which each part can match. Refuses a repeat of an unbounded repeat, and an
+    unbounded repeat of a part that can match in several ways."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -40,7 +40,7 @@ class TextError(ValueError):
 
 
 class _Parser(SparkParser):
-    """Parses every call as an unknown function, so that the call keeps its name."""
+    """Parses every call but CAST as an unknown function, so that the call keeps its name."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {

@@ -54,7 +54,7 @@ ISO_LOG_LINE = r"^\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d
 @dataclass(frozen=True)
 class Traces:
     """The kinds of lines and the moves of a language. ``kinds``: patterns (RE2), of which the first
-    match decides; white space is INDENTED at the latest."""
+    match decides; a line with leading white space that matches no earlier one is INDENTED."""
 
     kinds: Kinds
     moves: Moves

@@ -36,7 +36,7 @@ _JOINS = ("", "INNER", "OUTER", "SEMI", "ANTI")
 
 @dataclass(frozen=True)
 class Relation:
-    """A table or query result. ``all``: columns with IDENTITY. ``reads``: number of tables read."""
+    """A table or query result. ``all``: columns with IDENTITY. ``reads``: number of table reads."""
 
     all: Columns
     reads: int = 1

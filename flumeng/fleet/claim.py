@@ -27,7 +27,7 @@ def is_held_by(push: Push, claim: PushClaim) -> bool:
 
 
 def why_refused(push: Push, claim: PushClaim, has_ended: HasEnded, *, take_over: bool) -> str:
-    """Return a sentence about the other push; empty if there is none, or with ``take_over``."""
+    """Return a sentence about another push that runs; empty without one, or with ``take_over``."""
     held = push.claim
     if held is None or take_over or is_held_by(push, claim) or has_ended(held.boot, held.pid):
         return ""

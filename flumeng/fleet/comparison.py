@@ -1,6 +1,6 @@
 """Compares a site's wanted resources with the present and the last pushed ones. Pure. A difference
 between present and last pushed ones is *drift*: a change by hand. Only resources that pushes own
-are ever changed."""
+are changed, and the chokes of flows that a push deletes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Drift:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of a comparison. ``conflicts``: reasons by key; any conflict stops the push to the
-    site. ``waiting``: by key, the node that must register first. ``left``: owned keys that the
+    """Result of a comparison. ``conflicts``: reasons by key; one in any site refuses the whole
+    push. ``waiting``: by key, why a node must register first. ``left``: owned keys that the
     inventory lacks; ``prune`` deletes them."""
 
     changes: tuple[Change, ...] = ()

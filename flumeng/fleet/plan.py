@@ -96,7 +96,7 @@ def plan_undo(
 
 
 def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
-    """Return the site's plan with task moves; an ``error`` if nothing can be changed now."""
+    """Return the site's plan with task moves; an ``error`` if it cannot be carried out now."""
     push = site_state.push_of(copy)
     refused = writes.refused_flows(copy, comparison.changes)
     comparison = replace(
@@ -206,7 +206,7 @@ def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:
 
 
 def expect_same_inventory(plan: PushPlan, inventory: Inventory) -> None:
-    """Raises ``ConflictError`` when the plan is of another inventory or other content."""
+    """Raise ``ConflictError`` when the plan is of another inventory or other content."""
     if (plan.inventory, plan.digest) != (inventory.name, inventory.digest):
         raise ConflictError(
             f"the plan is of inventory {plan.inventory} {plan.digest}, the directory holds "

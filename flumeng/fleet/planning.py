@@ -148,8 +148,8 @@ def as_plans(results: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePl
 def adopt(
     store: Store, keys: Collection[str], source: PushSource, claim: PushClaim, has_ended: HasEnded
 ) -> list[str]:
-    """Adopt ``keys``, or all flows that no push made, and drift; return the adopted keys. Raises
-    ``UserError`` for an unknown key, ``ConflictError`` during another push."""
+    """Adopt ``keys`` (drifted ones too), or all flows that no push made; return the adopted keys.
+    Raises ``UserError`` for an unknown key, ``ConflictError`` during another push."""
     adopted: list[str] = []
     while True:
         copy = copy_site(store)

@@ -43,7 +43,7 @@ def before(entries: Iterable[PushEntry]) -> Before:
 
 
 def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence[PushEntry]:
-    """Return the newest entries, back to the first that is not of these pushes."""
+    """Return the newest entries, as far back as all of them are of these pushes."""
     count = 0
     for entry in reversed(entries):
         if entry.source.push not in pushes:
@@ -55,7 +55,7 @@ def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence
 def expect_readable(
     copy: SiteCopy, entries: Sequence[PushEntry], taken: Sequence[PushEntry]
 ) -> None:
-    """Raises ``UserError`` when an entry to undo may be among unreadable ones."""
+    """Raise ``UserError`` when an entry to undo may be among unreadable ones."""
     if len(taken) == len(entries) < len(copy.children(paths.push())):
         raise UserError(
             f"the changes of the site's pushes cannot be read: an entry below {paths.push()} is "
@@ -65,7 +65,7 @@ def expect_readable(
 
 def after_push(entries: Sequence[PushEntry], push: str, *, are_all: bool) -> Sequence[PushEntry]:
     """Return all entries after that push by their ids, which sort by time; ``are_all``: no entries
-    were dropped. Raises ``UserError`` when the kept entries begin after that push."""
+    were dropped. Otherwise raises ``UserError`` when the kept entries begin after that push."""
     ids = [entry.source.push for entry in entries]
     upto = [number for number, id_ in enumerate(ids) if id_ == push]
     upto = upto or [number for number, id_ in enumerate(ids) if id_ < push]

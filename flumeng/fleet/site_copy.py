@@ -68,7 +68,7 @@ class _Reading:
         self._folders: dict[str, Path] = {}
 
     def read_at_once(self) -> bool:
-        """Read the site; return whether the copy is consistent: nothing changed during the read."""
+        """Read the site; return whether operators changed nothing during the read."""
         self._read_missing(TOPS, FOLDERS)
         heads = self._heads()
         self._read_missing(*self._second_level())
@@ -99,7 +99,7 @@ class _Reading:
     def _read_missing(
         self, znodes: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
     ) -> None:
-        """Read znodes and folders that were not read yet, and those in ``again`` once more."""
+        """Read unread znodes and folders; ``again``: znodes to reread, with all ``folders``."""
         self._znodes |= {str(path): path for path in znodes}
         self._folders |= {str(path): path for path in folders}
         missing = [path for path in znodes if str(path) not in self._seen.znodes]

@@ -30,9 +30,9 @@ DELETED = "deleted"
 @dataclass(frozen=True)
 class SiteState:
     """The state of a site. ``resources``: without settings at their default, unless owned.
-    ``owned``: digests of the pushed or adopted values by key. ``ending``: flows being deleted.
-    ``unreadable``: why, by key or its prefix. ``returned``: flows with an abandoned rollout;
-    ``went_back``: those not aborted by hand."""
+    ``owned``: digests of the pushed or adopted values by key. ``ending``: names of flows being
+    deleted. ``unreadable``: why, by key or its prefix. ``returned``: keys of flows with an
+    abandoned rollout; ``went_back``: those not aborted by hand."""
 
     resources: Resources
     owned: Mapping[str, str] = field(default_factory=dict)

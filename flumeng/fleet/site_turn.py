@@ -1,4 +1,4 @@
-"""Changes one site in a push: writes the changes, watches until the site is healthy, releases the
+"""Changes one site in a push: writes the changes, watches until the site is well, releases the
 claim. Each step checks which work is done, so it can be repeated after a lost connection or by
 another process. A resource is written only while its present value is the planned one."""
 
@@ -112,7 +112,8 @@ class Turn:
         self._seen: Versioned[Push] | None = None
 
     def write(self) -> None:
-        """Write all changes. Raises ``ConflictError`` when a resource differs from the plan."""
+        """Write all changes. Raises ConflictError when a resource differs from the plan, another
+        push took over, or nothing may be changed now."""
         refused = 0
         while True:
             try:
@@ -125,8 +126,9 @@ class Turn:
                 self._clocks.sleep(LOOKS_SECONDS[0])
 
     def watch(self, settled: Callable[[], None]) -> None:
-        """Wait until the site was healthy for its soak time; ``settled`` is called when it is first
-        healthy. Raises ``FlumengError`` after the time limit, and when it cannot become healthy."""
+        """Wait until the site was well for its soak time: it runs the changes without new problems.
+        Call ``settled`` when it first is. Raises ``FlumengError`` after the time limit, and when
+        the site cannot become well."""
         task = self._task
         deadline = self._clocks.monotonic() + task.settle_seconds + task.soak_seconds
         well_since: float | None = None
@@ -202,7 +204,7 @@ class Turn:
         return copy
 
     def _own_push(self, copy: SiteCopy) -> Push:
-        """Return this push's record. Raises ``ConflictError`` when another push took over."""
+        """Return the site's push record. Raises ``ConflictError`` when this push lost the claim."""
         why = site_state.why_not_pushed(copy)
         if why:
             raise ConflictError(why)
@@ -215,7 +217,8 @@ class Turn:
         return push
 
     def _begin(self, copy: SiteCopy, push: Push) -> None:
-        """Set the known problems; an unfinished push keeps those from before its first write."""
+        """Set ``touched`` if this push wrote before, and the known problems; an unfinished push
+        keeps those from before its first write."""
         if push.source is not None and push.source.push == self._task.source.push:
             self.touched = True
         if push.state == "applied":

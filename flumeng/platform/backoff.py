@@ -32,8 +32,9 @@ class Backoff:
 
 
 class RetryTimer:
-    """The time of the next attempt on a failed disk. Starts over after ``MOST_SECONDS`` without a
-    failure; ``now`` is monotonic seconds."""
+    """The time of the next attempt on a failed disk; ``begin`` each one. The waits start over after
+    a success, or when an attempt begins MOST_SECONDS after it was due. ``now``: monotonic
+    seconds."""
 
     def __init__(self) -> None:
         self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)

@@ -1,7 +1,8 @@
 """``python -I -S command_guard.py COMMAND...``: runs a command in a process group that ends with
 its parent. Started as the leader of a new session, with a pipe as standard input. When the pipe
-ends, the group gets SIGTERM, and SIGKILL after the command has ended or TERM_SECONDS. Exits with
-the command's status, 128 plus the signal that ended it, or 127 when it cannot be started."""
+ends, the group gets SIGTERM, and SIGKILL after the command has ended or TERM_SECONDS. When the
+command ends first, the rest of the group gets SIGTERM. The guard exits with the command's status,
+128 plus the signal that ended it, or 127 when it cannot be started."""
 
 import os
 import select

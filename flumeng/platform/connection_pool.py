@@ -21,13 +21,14 @@ KEEP_SECONDS = 60.0
 
 
 class ConnectionPool(Generic[K, C]):
-    """Up to EACH idle clients per recently used server. Thread-safe."""
+    """Up to EACH idle clients for each of the SERVERS last used servers. ``keep`` closes others and
+    clients of servers unused for KEEP_SECONDS. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._clients: dict[K, list[C]] = {}
-        """Connections by server; servers and connections are in order of use."""
+        """Clients by server; servers and clients are in the order in which ``keep`` got them."""
         self._used_at: dict[K, float] = {}
 
     def take(self, server: K) -> C | None:

@@ -1,5 +1,5 @@
-"""The error tree, split by the remedy; adapters raise only these. Exit codes of commands: 2 user, 3
-conflict, 4 unavailable, 1 any other error."""
+"""The error tree, split by the remedy; adapters raise only these. Exit codes of commands: 6 not
+allowed or forbidden, else 2 user, 3 conflict, 4 unavailable, 1 any other error."""
 
 from __future__ import annotations
 

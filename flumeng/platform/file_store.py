@@ -39,8 +39,8 @@ class FileStore(Protocol):
         """Make a closed file's content, or a directory's entries, durable."""
 
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Carry out all moves durably, markers (names with an underscore) last; return those that
-        lack source and target. If only the target exists, the move was done before."""
+        """Carry out all moves durably, markers (targets with names like ``_x``) last; return those
+        that lack source and target. If only the target exists, the move was done before."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -61,7 +61,7 @@ def exists(uri: str) -> bool:
 
 def open_store(uri: str, resolve: Resolve = secrets.resolve) -> tuple[FileStore, str]:
     """Return the file store of ``uri`` and the path in it; ``resolve`` looks up secrets in the
-    query. Raises UserError for an unknown scheme."""
+    query. Raises UserError, such as for an unknown scheme, and UnavailableError."""
     if uri.startswith("/"):
         return LOCAL, uri
     if uri.startswith("file://"):
@@ -81,7 +81,8 @@ def below(uri: str, *names: str) -> str:
 
 
 class LocalFileStore:
-    """The local disk. Created entries are durable when the call returns, files after ``sync``."""
+    """The local disk. New directories and renames are durable when the call returns, content after
+    ``sync``. ``remove_tree`` ignores errors."""
 
     def __init__(self) -> None:
         self.files = fs.LocalFileSystem()

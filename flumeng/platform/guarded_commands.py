@@ -1,4 +1,4 @@
-"""Starts users' commands under a guard, which ends them with the process that started them."""
+"""How to start users' commands under a guard, which ends them with the process that starts them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-r"""Replaces unpaired surrogates (``"\\ud83d"``), valid in RFC 8259 but refused by msgspec, by
-``\\ufffd``. The result is valid JSON exactly if the text was, and values keep their lengths."""
+r"""Replaces escaped surrogates (``\ud83d``), even paired ones, by ``\ufffd``. RFC 8259 allows
+unpaired ones, msgspec refuses them. The result is valid JSON exactly if the text was, and values
+keep their lengths: it serves to check and find values, not to read them."""
 
 from __future__ import annotations
 

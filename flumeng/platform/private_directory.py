@@ -21,7 +21,7 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 
 def make_private(directory: Path, names: Iterable[str]) -> None:
     """Create the directory if necessary; remove other users' access to it and to all below
-    ``names``. Raises UserError when it belongs to another user or cannot be written."""
+    ``names``. Raises UserError when that fails, or another user owns it; root may use any."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         owner = directory.stat().st_uid
@@ -45,12 +45,12 @@ def make_private(directory: Path, names: Iterable[str]) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that only its user may read; an ``opener`` for ``open``."""
+    """Open a file; a new one is readable by this user only. An ``opener`` for ``open``."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file for this user only; not durable, see ``durable_files``."""
+    """Write a file; a new one is readable by this user only. Not durable, see ``durable_files``."""
     with open(file, "w", encoding="utf-8", opener=open_private) as handle:
         handle.write(text)
 
@@ -65,7 +65,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> bool:
-    """Remove other users' access; return whether they had any. Links are not changed."""
+    """Remove other users' access to a file or directory; return whether they had any."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & OTHERS:

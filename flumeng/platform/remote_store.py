@@ -1,4 +1,4 @@
-"""Remote file stores: any file system of pyarrow, with time-outs and credentials. Object stores
+"""Remote file stores: any file system of pyarrow, with credentials; S3 has time-outs. Object stores
 have no rename: a copy shows a file at once, and may be repeated while its staged source exists."""
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _azure(host: str, given: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
 
 
 class RemoteFileStore:
-    """A remote ``FileStore``. ``name``: prefix of the path in messages."""
+    """A remote ``FileStore``. ``name``: the store in messages, a URL without a path."""
 
     def __init__(self, filesystem: fs.FileSystem, name: str = "") -> None:
         self.files = filesystem

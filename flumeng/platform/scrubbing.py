@@ -61,7 +61,8 @@ def excerpt(text: str, characters: int) -> str:
 
 
 def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
-    """Yield the ``items``; errors, their causes and log lines of libraries have no secret."""
+    """Yield the ``items``. An error that shows a secret, itself or in a cause, is replaced by a
+    ``FlumengError`` without secrets and causes. Log lines of libraries are scrubbed."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(Formatter())
     try:

@@ -1,6 +1,7 @@
-"""Secrets, ``${secret:NAME}`` in inventories and flows; no message shows one. Looked up on the host
-that uses them: by the node's policy file, else in the variable ``FLUMENG_SECRET_<NAME>`` (capitals,
-underscores for dashes), else in the file NAME of the directory ``FLUMENG_SECRETS``."""
+"""Secrets, ``${secret:NAME}`` in inventories and flows; no message shows one. Each is looked up on
+the host that uses it: only in the place that the node's policy file names for it. A secret without
+such a place is in the variable ``FLUMENG_SECRET_<NAME>`` (capitals, underscores for dashes), else
+in the file NAME of the directory ``FLUMENG_SECRETS``."""
 
 from __future__ import annotations
 
@@ -68,8 +69,8 @@ def use(backends: Mapping[str, SecretBackend]) -> None:
 
 
 def resolve(reference: str) -> Secret:
-    """Return the secret of ``${secret:NAME}``, without the line end of its file. Raises
-    ``UserError`` when it is missing, unreadable, or its file is open to others."""
+    """Return the secret of ``${secret:NAME}``, without the line end of its file or command. Raises
+    ``UserError``, such as when it is missing or its file is open to others."""
     form = SECRET.fullmatch(reference)
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
@@ -79,7 +80,7 @@ def resolve(reference: str) -> Secret:
 
 
 def of(credentials: Credentials | None) -> dict[str, Secret]:
-    """Return the secrets of a store's credentials by reference. Raises UserError."""
+    """Return the secrets in a store's credentials, keyed by reference. Raises ``UserError``."""
     given = credentials.given.values() if credentials is not None else ()
     return {value: resolve(value) for value in given if SECRET.fullmatch(value)}
 
@@ -94,7 +95,7 @@ def filled(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without secrets: other processes could read them in ``/proc``."""
+    """Return the environment without ``FLUMENG_SECRET_*``: others could read these in ``/proc``."""
     return {name: text for name, text in environment.items() if not name.startswith(PREFIX)}
 
 
@@ -157,7 +158,7 @@ class Command:
         self._trouble = ""
 
     def output(self, name: str) -> bytes:
-        """Return the command's output, at most MAX_BYTES + 1. Raises ``UserError``."""
+        """Return the output, at most MAX_BYTES + 1 bytes, kept KEEP_SECONDS. Raises UserError."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._printed, self._trouble = _run(self._words, self._seconds)

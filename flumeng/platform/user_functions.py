@@ -37,7 +37,7 @@ def imported(reference: str) -> UserFunction:
 
 
 def last_line(error: Exception, module: str) -> str:
-    """Return the error with the deepest line in ``module``'s package, else of all."""
+    """Return the error with its deepest traceback line in ``module``'s package, else in any."""
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     home = _home(module)

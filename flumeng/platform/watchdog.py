@@ -1,6 +1,6 @@
-"""Ends a daemon whose main loop hangs, and reports each iteration to systemd. (Another thread would
-keep the ZooKeeper session alive.) Time in which the whole process was stopped (SIGSTOP) does not
-count; systemd restarts such a process by ``WatchdogSec``, see ``sd_notify(3)``."""
+"""Ends a daemon whose main loop hangs: another thread would keep its ZooKeeper session alive.
+Reports to systemd while the loop iterates. Time in which the whole process was stopped (SIGSTOP)
+does not count; systemd ends such a process by ``WatchdogSec``, see ``sd_notify(3)``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flumeng.platform.metrics.health import Health
 log = logging.getLogger(__name__)
 
 EXIT_CODE = 75
-"""The exit code only of daemons ended by their watchdog."""
+"""The exit code of a daemon that its watchdog ended, and of no other."""
 CHECK_SECONDS = 1.0
 LATE_SECONDS = 1.0
 """A check that is later than this shows that the process was stopped."""
@@ -29,7 +29,7 @@ LOG_SECONDS = 2.0
 
 
 class ServiceManager:
-    """Reports to systemd (``Type=notify``); removes its address from ``environ``."""
+    """Reports to systemd if NOTIFY_SOCKET is set (``Type=notify``); removes it from ``environ``."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")

@@ -53,7 +53,8 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """Settings, chokes and nodes of a cluster. A push leaves those not named here unchanged."""
+    """Settings, chokes and nodes of a cluster. A push leaves those not named here unchanged, unless
+    `--prune` removes one that a push made or adopted."""
 
     settings: Mapping[str, str] = option(
         doc="Settings of the cluster, those of `flumeng cluster show`.",

@@ -99,7 +99,7 @@ class _Tree:
         self.problems.append(InventoryProblem(name, line, path, message))
 
     def list_names(self, name: str, allowed: set[str] | None = None) -> list[str]:
-        """Return the sorted names in a directory; report one that is not ``allowed``."""
+        """Return the sorted valid names in a directory; report others, unless they are ignored."""
         try:
             with os.scandir(self.directory / name) as entries:
                 listed = sorted(entries, key=lambda entry: entry.name)

@@ -18,8 +18,8 @@ _VERBATIM = re.compile(rf"(\ufeff?){VERBATIM}[ \t]*\r?\n")
 
 @dataclass(frozen=True, eq=False)
 class LayerFile:
-    """A file of a layer. ``name``: path within the inventory; ``root``: the YAML tree of ``text``.
-    Equal by identity only, to serve as a cache key. A verbatim ``text`` lacks its first line."""
+    """A file of a layer. ``name``: path within the inventory; ``root``: the file's YAML tree. Equal
+    by identity only, to serve as a cache key. A verbatim ``text`` lacks the file's first line."""
 
     name: str
     text: str

@@ -47,7 +47,7 @@ def check_connect_string(text: str) -> None:
 
 
 def clusters(connect_string: str) -> set[str]:
-    """Return the identities of a connect string; two strings of one cluster share at least one."""
+    """Return SERVER/CHROOT of each server; connect strings that share one are of one cluster."""
     servers, _, chroot = connect_string.partition("/")
     return {f"{server.lower()}/{chroot}" for server in servers.split(",")}
 

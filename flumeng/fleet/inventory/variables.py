@@ -1,6 +1,6 @@
 """Fills ``${name}`` into scalar values, as text and never as YAML. Pure. ``$${`` escapes ``${``;
 ``${secret:...}`` stays for the node. ``${site}`` and ``${zone}`` are built in; a site's variables
-override its groups', later groups override earlier ones, and variables of all sites come last."""
+override its groups', later groups override earlier ones, and both override those of all sites."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def usage(root: yaml.Node) -> Usage:
 def filled(
     root: yaml.Node, values: Mapping[str, str], problems: Problems, path: str = ""
 ) -> yaml.Node:
-    """Return the tree with its variables filled in; unchanged nodes are shared with ``root``."""
+    """Return the tree filled in; unchanged nodes are shared with ``root``. Extends ``problems``."""
     if isinstance(root, yaml.MappingNode):
         pairs = [
             (key, filled(value, values, problems, f"{path}.{key.value}" if path else key.value))

@@ -43,7 +43,7 @@ class Channel:
                 self._connection.send_bytes(what.encode())
 
     def answer(self, what: str, deadline: float) -> bytes | None:
-        """Return the child's answer; None when it has not come by ``deadline`` (monotonic)."""
+        """Return the answer to ``what``; None at ``deadline`` (monotonic) or the child's end."""
         with self._changed:
             left = max(0.0, deadline - time.monotonic())
             self._changed.wait_for(lambda: self._answered is not None or self._ended, left)

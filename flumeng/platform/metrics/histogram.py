@@ -16,7 +16,7 @@ FLOW_SECONDS = (0.05, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 
 
 class Counts(NamedTuple):
-    """The number of values between each two bounds, and the sum of all values."""
+    """The number of values in each bucket, the last one above all bounds, and the sum of values."""
 
     by_bound: tuple[int, ...]
     total: float
@@ -45,7 +45,7 @@ class Histogram:
             self._sum += value * times
 
     def add_counts(self, counts: Counts) -> None:
-        """Add the counts of another process with the same bounds."""
+        """Add the counts of another histogram with the same bounds."""
         with self._lock:
             pairs = zip(self._counts, counts.by_bound, strict=True)
             self._counts = [own + other for own, other in pairs]
@@ -60,7 +60,7 @@ class Histogram:
         return Histogram(self._bounds)
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Return the count of values up to each bound, the last one ``+Inf``, and their sum."""
+        """Return the count of values up to each bound, the last ``+Inf``, and the sum of values."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         buckets: list[tuple[str, float]] = []

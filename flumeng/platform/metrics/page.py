@@ -136,7 +136,7 @@ Key = tuple[Metric, tuple[str, ...]]
 
 
 class FlowLabels:
-    """Limits flow labels to ``most``; other flows are summed as OTHER_FLOWS. Not thread-safe."""
+    """Limits flow labels to ``most``; other flows are joined as OTHER_FLOWS. Not thread-safe."""
 
     def __init__(self, most: int = MOST_FLOWS) -> None:
         self._most = most

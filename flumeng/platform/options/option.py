@@ -24,7 +24,7 @@ _KEY = "flumeng"
 
 @dataclass(frozen=True)
 class Option:
-    """The metadata of an option. Bounds are inclusive; for a list they count its entries."""
+    """The metadata of an option. Bounds are inclusive; the minimum of a list counts its entries."""
 
     doc: str
     unit: Unit | None = None
@@ -35,7 +35,7 @@ class Option:
     secret: bool = False
     """Whether the value is a reference to a secret, ``${secret:NAME}``."""
     registered: str | None = None
-    """A kind of component: the value has the options of the registered component with this name."""
+    """A kind of component: the value has the options of the one whose name is the option's name."""
 
 
 def option(

@@ -35,7 +35,7 @@ class SpecError(UserError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint about an unknown ``word``: the nearest known one, or all of them."""
+    """Return a hint about an unknown ``word``: the nearest known one, else the first NAMES ones."""
     names = list(known)
     folded = {name.lower().replace("_", "-"): name for name in names}
     unknown = word.lower().replace("_", "-")

@@ -16,7 +16,7 @@ _FUNCTION = re.compile(rf"{_NAME}(\.{_NAME})*:{_NAME}")
 
 
 def time_of(text: str) -> datetime:
-    """Return the time of ``start_from``, which needs a zone. Raises ``ValueError``."""
+    """Return a ``start_from`` that is a time. Raises ``ValueError``, also if it has no zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -48,7 +48,7 @@ def check_url(text: str) -> None:
 
 
 def with_port(host: str) -> str:
-    """Return the checked URL ``host`` with its port, in the form of a node's policy."""
+    """Return scheme, host, port and path of a checked URL, the form in a node's policy."""
     url = urlsplit(host)
     port = url.port or (443 if url.scheme == "https" else 80)
     name = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname

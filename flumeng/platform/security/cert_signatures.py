@@ -35,7 +35,8 @@ def sign(key: Key, text: bytes) -> bytes:
 def require_issued(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], ca: bytes, at: datetime
 ) -> Identity:
-    """Return the identity of ``leaf``. Raises UserError unless ``ca`` (PEM) issued it."""
+    """Return the identity of ``leaf``. Raises UserError unless ``ca`` (PEM) issued it, perhaps by
+    the chain ``above``, and it is valid at ``at``."""
     if len(above) > CHAIN_MOST:
         raise UserError(f"its chain has more than {CHAIN_MOST} certificates")
     authorities = Store(x509.load_pem_x509_certificates(ca))

@@ -2,8 +2,8 @@
 
 ``DIR/ca.pem`` holds the authorities of the cluster, ``DIR/ROLE.pem`` a certificate with its chain,
 ``DIR/ROLE.key`` its key. ``FLUMENG_IDENTITY`` names the directory to a process and its children;
-without it connections are neither authenticated nor encrypted. Replacing the files rotates a
-certificate.
+without it, in an *open cluster*, connections are neither authenticated nor encrypted. Replacing the
+files rotates a certificate.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Keystore:
         return tuple(map(_changed, (self.ca, self.certificate, self.key)))
 
     def load(self, rotation_seconds: float = ROTATION_SECONDS) -> Credentials:
-        """Read the files. Raises UserError: one sentence that names the file."""
+        """Read the files, for up to ``rotation_seconds`` until the key fits the certificate. Raises
+        UserError: one sentence that names the file."""
         deadline = time.monotonic() + rotation_seconds
         while True:
             credentials = self._read()

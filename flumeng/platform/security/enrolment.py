@@ -46,7 +46,7 @@ class ClusterAuthority:
         days: float,
         now: datetime,
     ) -> None:
-        """Write certificates for these roles to ``folder``, each atomically. Raises UserError."""
+        """Write certificates and keys to ``folder``, each file atomically. Raises UserError."""
         if not hosts and (servers := [role for role in roles if role in SERVERS]):
             raise UserError(
                 f"hosts connect to a {servers[0]}: give its host names and addresses with --host"
@@ -83,7 +83,7 @@ def create_authority(
 
 
 def open_authority(folder: Path) -> ClusterAuthority:
-    """Read the authority in a directory. Raises UserError when there is none."""
+    """Read the authority in a directory. Raises UserError when there is none, or it is damaged."""
     try:
         cluster = (folder / CLUSTER_FILE).read_text().strip()
         certificates = (folder / CA_FILE).read_bytes()

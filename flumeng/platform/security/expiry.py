@@ -16,7 +16,7 @@ CHECK_SECONDS = 600.0
 
 
 class Expiry:
-    """Checks this host's certificates every CHECK_SECONDS; ``clock`` is monotonic."""
+    """Checks this host's certificates at most every CHECK_SECONDS; ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
         self._clock, self._now = clock, now
@@ -37,7 +37,7 @@ class Expiry:
 
 
 def credentials_in(folder: Path) -> Iterator[tuple[Keystore, Credentials | UserError]]:
-    """Yield the credentials of each role, or the error that makes them unusable."""
+    """Yield the credentials of each role with a certificate, or the error why they are unusable."""
     for role in ROLES:
         keystore = Keystore(folder, role)
         if keystore.certificate.exists():
@@ -52,7 +52,7 @@ def days_left(credentials: Credentials, now: datetime) -> float:
 
 
 def warning(credentials: Credentials | UserError, now: datetime) -> str:
-    """Return a warning; empty until WARN_DAYS before the end."""
+    """Return a warning, of unusable credentials the error; empty until WARN_DAYS before the end."""
     if isinstance(credentials, UserError):
         return str(credentials)
     left, when = days_left(credentials, now), f"{credentials.expires:%Y-%m-%d %H:%M} UTC"

@@ -25,7 +25,7 @@ def keystore() -> Keystore | None:
 
 
 def member(*candidates: Role) -> str:
-    """Return the member name of the first role with a certificate, or "". Raises UserError."""
+    """Return the first certified role's member name; "" in an open cluster. Raises UserError."""
     keystore = keystore_of(*candidates)
     return keystore.load().identity.member if keystore else ""
 

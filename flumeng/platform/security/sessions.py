@@ -16,7 +16,7 @@ from flumeng.platform.security import cert_signatures as signatures
 from flumeng.platform.security.credentials import Credentials
 
 KNOWN = 16_384
-"""Maximum cached checks: a few nodes more than a cluster has."""
+"""Maximum number of cached checks; a cluster has fewer nodes."""
 
 
 def signature(credentials: Credentials, session: int) -> str:

@@ -58,7 +58,7 @@ def signature(flow: str, text: str) -> str:
 
 
 def is_signed(flow: str, text: str, by: str, signers: Sequence[str]) -> bool:
-    """Return whether ``by`` is the signature of one of the ``signers``."""
+    """Return whether ``by`` is a signature of this text by one of the ``signers`` (public keys)."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  rarely needed
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  rarely needed
 
