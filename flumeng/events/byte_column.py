@@ -75,7 +75,7 @@ class ByteColumn:
 
 
 def following(sorted_positions: Positions, origins: Positions, ends: Positions) -> Positions:
-    """Return the first of ``sorted_positions`` at or after each origin, else the row's end."""
+    """Return the first of ``sorted_positions`` at or after each origin, at most the row's end."""
     if not len(sorted_positions):
         return ends.copy()
     places = np.searchsorted(sorted_positions, origins)

@@ -1,4 +1,5 @@
-"""The columns of an event in journals. Its seq is the frame's first seq plus the row number."""
+"""The columns of an event in journals, and as read from them. The seq of a journal's event is not
+stored: it is its frame's first seq plus its row number."""
 
 from __future__ import annotations
 
