@@ -1,5 +1,4 @@
-"""The columns of an event in journals, and as read from them. The seq of a journal's event is not
-stored: it is its frame's first seq plus its row number."""
+"""The columns of events, stored and as read: seq is a frame's first seq plus the row number."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Builds the filters of a flow from its stages, and routes the filtered events to sinks and
-branches. Each event is marked once for all routes; the first step of a route drops the marks."""
+branches. Each event is marked once for all routes; the first stage of a route drops the marks."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class Way:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A sequence of filters, ``steps``, and the routes after them, ``ways``. ``marks`` adds the
-    ``columns`` by which routes select events. ``entry``: the number of the stage before it;
-    ``branch``: the name of the branch that begins here."""
+    """A sequence of filters, ``steps``, and the routes after them, ``ways``. ``columns``: those by
+    which routes select events, added by ``marks`` or the last step. ``entry``: the number of the
+    stage before it, if any; ``branch``: the name of the branch that begins here, if any."""
 
     entry: int | None
     branch: str

@@ -110,7 +110,6 @@ class Sql(SinkOptions):
 
     @property
     def schema_and_name(self) -> tuple[str, str]:
-        """Schema and name of the table."""
         schema, _, name = self.table.rpartition(".")
         return schema or "public", name
 

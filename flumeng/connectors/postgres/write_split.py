@@ -38,8 +38,7 @@ _idle: ConnectionPool[Server, Connection] = ConnectionPool()
 
 @dataclass(frozen=True)
 class WriteSplit:
-    """Stage that writes a split and yields its event count. ``sink``: place of the sink in the
-    flow. ``patience_seconds``: limit of retries to begin."""
+    """Stage that writes a split and yields its event count. ``sink``: the place of the sink."""
 
     target: Target
     batch: BatchId | None
