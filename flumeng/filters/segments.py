@@ -27,7 +27,8 @@ BRANCH_MARK = "_flumeng_branch_"
 
 @dataclass(frozen=True)
 class Step:
-    """A filter with condition and handling of failed events. ``place`` is its path in the flow."""
+    """A filter with its condition, at the path ``place`` in the flow. ``marks_failures``: failed
+    events are dropped, with ``drops``, or become dead letters."""
 
     filter: Filter
     place: str = ""
