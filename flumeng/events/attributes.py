@@ -57,7 +57,7 @@ def because(why: str, where: Mask) -> pa.Array:
 
 
 def misfit(why: str, values: pa.Array, where: Mask) -> pa.Array:
-    """Return ``why`` followed by the row's value where the mask is true, else null."""
+    """Return ``why`` and the row's value, perhaps shortened, where the mask is true, else null."""
     shown = values.take(pa.array(np.flatnonzero(where)))
     cut = pc.utf8_slice_codeunits(shown, 0, _MOST_SHOWN)
     cut = pc.if_else(pc.equal(cut, shown), cut, pc.binary_join_element_wise(cut, "...", ""))

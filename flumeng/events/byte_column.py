@@ -1,5 +1,5 @@
-"""Text operations on a whole column at once, without a loop over rows: positions in one byte array.
-The next space of every row is one ``searchsorted``, and a field of every row one Arrow ``take``."""
+"""Text operations on a whole column at once, by positions in its byte array, without a loop over
+rows: one ``searchsorted`` finds the next space of every row, one Arrow ``take`` a field of each."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ByteColumn:
 
 
 def following(sorted_positions: Positions, origins: Positions, ends: Positions) -> Positions:
-    """Return the first of ``sorted_positions`` at or after each origin, else the row's end."""
+    """Return the first of ``sorted_positions`` at or after each origin, at most the row's end."""
     if not len(sorted_positions):
         return ends.copy()
     places = np.searchsorted(sorted_positions, origins)
@@ -102,8 +102,8 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def _repaired(column: pa.Array) -> pa.Array:
-    """Decode all rows at once, joined with newlines. These survive decoding, and their known number
-    locates the end of each row."""
+    """Decode all rows at once, joined with newlines. Newlines survive decoding, so the number of
+    newlines up to the end of each row locates that end."""
     closed = pc.binary_join_element_wise(pc.fill_null(column, b""), b"", b"\n")
     before = ByteColumn(closed)
     newlines = before.find("\n")

@@ -1,4 +1,4 @@
-"""Changes or adds columns of a batch, or casts them to text. Other columns keep their places."""
+"""Changes, adds, checks or casts columns of batches. A changed column keeps its place."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def changed(batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.Record
 
 
 def either(passing: pa.Schema, through: pa.Schema) -> pa.Schema:
-    """Return the schema after a filter that some events bypass: the columns before and after it,
-    which may be null. Raises UserError when no type holds both values of a column."""
+    """Return the schema for events that pass ``through`` a filter or bypass it as ``passing``: the
+    columns of both, null where missing. Raises UserError when no type holds a column's values."""
     try:
         unified = pa.unify_schemas([passing, through], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -1,4 +1,4 @@
-"""The identity of an event: columns that filters never change, present when a sink needs them."""
+"""The identity of an event: columns that filters never change, present if a sink or filter asks."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def is_id(text: str) -> bool:
 
 
 def is_journal(text: str) -> bool:
-    """Return whether the text is an id as ``new_id`` makes, with flow, node and worker."""
+    """Return whether the text is an id as ``new_id`` makes it, with flow, node and worker."""
     return is_id(text) and _JOURNAL.fullmatch(text) is not None
 
 
@@ -44,6 +44,6 @@ def maker_of(journal: str) -> int:
 
 
 def worker_of(journal: str, workers: int) -> int:
-    """Return the worker that serves the journal: its maker, or 0 if there are fewer workers."""
+    """Return the worker that serves the journal: its maker, or worker 0 if that does not run."""
     maker = maker_of(journal)
     return maker if maker < workers else 0

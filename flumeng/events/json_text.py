@@ -1,9 +1,10 @@
 """Formats rows as JSON column by column in Arrow, without a Python object for each event.
 
 Times are RFC 3339 in UTC with microseconds (years beyond 9999 and before 0 with a sign, as in ISO
-8601), maps are objects, decimals keep their digits, binary other than the body is base64, and a
-UUID is its usual text. NaN and infinity are null. A body that is not UTF-8 has U+FFFD for invalid
-bytes, and comes as ``body_base64`` too.
+8601), without ``Z`` if the column has no zone. Durations are numbers in the column's unit. Maps are
+objects, decimals keep their digits, binary other than the body is base64, and a UUID is its usual
+text. NaN and infinity are null. A body that is not UTF-8 has U+FFFD for invalid bytes, and comes as
+``body_base64`` too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BODY, EXACT_BODY = "body", "body_base64"
 SHORT = dict(zip(b'\\"\b\t\n\f\r', (b"\\" + bytes([c]) for c in b'\\"btnfr'), strict=True))
 """Short escapes of JSON by byte; other control characters are escaped by number."""
 YEARS = {"D": (-719_528, 2_932_896), "us": (-62_167_219_200_000_000, 253_402_300_799_999_999)}
-"""The years 0 to 9999, in days and microseconds since 1970."""
+"""First and last moment of the years 0 to 9999, in days and microseconds since 1970."""
 LARGEST = 2**63 - 1
 NUMBER = {b"flumeng": b"number"}
 """The metadata of a field whose texts are numbers with any number of digits."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Transforms batches in an executor, once per split. Picklable: a plain class or function."""
+"""Transforms record batches of a Spark partition in an executor. A picklable class or function."""
 Action: TypeAlias = "Callable[[DataFrame], None]"
-"""Called with a DataFrame in the driver, in the thread and Spark job of the batch."""
+"""Called with the batch's rows in the driver, in the thread that calls ``collect``."""
 Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 """A session, or a function that returns one and may have to start it."""
 
@@ -35,9 +35,9 @@ Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 @dataclass(frozen=True)
 class LazyBatch:
     """A batch and its stages. ``pending``: those after ``source``, which is None when they start
-    from the numbers of the splits. ``schema``: of the output. Unless ``shuffled``, each partition
-    has the rows of one split, also when repeated. ``bound``: the value of the ``Parameter``.
-    ``large_rows``: the session accepts rows of any size."""
+    from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
+    ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``: the
+    value of the ``Parameter``. ``large_rows``: the session accepts rows of any size."""
 
     session: Session
     splits: int
@@ -81,7 +81,7 @@ class LazyBatch:
         return self.in_spark(transform(self.sql_input()), shuffled=False)
 
     def sql_input(self) -> DataFrame:
-        """Return a DataFrame for Spark SQL, which reads rows. Its run may raise LargeRowsError."""
+        """Return the rows for Spark SQL. Without ``large_rows``, they may raise LargeRowsError."""
         if self.large_rows or not self.in_arrow:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
@@ -148,7 +148,7 @@ class LazyBatch:
         return source.mapInArrow(Fused(self.pending), schema)
 
     def collect(self) -> list[Row]:
-        """Run the batch. Only for batches with an action, or with few rows per split."""
+        """Run the batch: call its action, or return its rows, which must be few per split."""
         context = self.spark.sparkContext
         if self.bound is not None:
             text = base64.b64encode(pickle.dumps(self.bound)).decode("ascii")
@@ -173,11 +173,11 @@ def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
 
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 64 * 1024 * 1024
-"""Most rows, and most bytes, that Spark SQL returns at once."""
+"""Most rows that Spark SQL returns to Python at once, and most bytes of so many rows."""
 
 
 class LargeRowsError(FlumengError):
-    """Rows from Spark SQL are too large: a limit on their number does not limit their bytes."""
+    """Rows for Spark SQL are too large: its limit on their number does not limit their bytes."""
 
 
 def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -196,7 +196,7 @@ PARAMETER = "flumeng.parameter"
 
 @dataclass(frozen=True)
 class Parameter:
-    """A stage made from a job's local property, so that one plan serves many batches."""
+    """Makes a stage of the batch's ``bound`` value when it runs: one plan serves many batches."""
 
     make: Callable[..., Stage]
 
@@ -216,15 +216,15 @@ def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 HELD_BYTES = 64 * 1024 * 1024
 FAILED_SINK = "flumeng_sink"
-"""The attribute of an error for the number of the sink that raised it."""
+"""Name of the attribute of an error that has the number of the sink that raised it."""
 BRANCH_SCHEMA = pa.schema([pa.field("branch", pa.int32()), pa.field("rows", pa.binary())])
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Runs each of ``stages`` over the same batches, which are computed once. The output of a stage
-    with a number is one row of BRANCH_SCHEMA, as an Arrow stream; a stage without one yields such
-    rows itself. Input over HELD_BYTES is stored on disk."""
+    """Runs each of ``stages`` over the same batches, which are computed once. A stage with a
+    sink's number yields one row of BRANCH_SCHEMA: its output as an Arrow stream, or no bytes. A
+    stage without a number yields such rows itself. Input over HELD_BYTES is stored on disk."""
 
     stages: tuple[tuple[int | None, Stage], ...]
 

@@ -27,7 +27,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class PatternPath:
-    """A path with patterns. ``root``: the directory before the first, without a final slash."""
+    """A path with patterns. ``root``: the directory before the first pattern, and the query."""
 
     def __init__(self, path: str) -> None:
         path, self._query = split_query(path)
@@ -41,8 +41,8 @@ class PatternPath:
         self._directories: dict[int, str] = {}
 
     def split(self, batch: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Yield each directory with its rows of ``batch``, in order; rows without a time go to
-        1970. Raises UserError when the batch lacks a column of the path."""
+        """Yield each directory with its rows of ``batch`` in their order; rows without a time go to
+        1970. Raises UserError when a column of the path is missing, or ``ts`` is no time."""
         if not batch.num_rows:
             return
         periods = self._periods(batch) if self._timed else np.zeros(batch.num_rows, np.int64)

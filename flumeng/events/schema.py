@@ -1,4 +1,4 @@
-"""The columns of an event in journals. Its seq is the frame's first seq plus the row number."""
+"""The columns of events, stored and as read: seq is a frame's first seq plus the row number."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A module for each filter. Its options are in ``options``, which imports no data library."""
+"""The filters. Their options are in ``options``, which imports no data library."""

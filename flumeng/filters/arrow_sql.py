@@ -142,7 +142,7 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage 
 
 
 def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """Return an Arrow stage that computes ``texts``; None unless all are columns and casts."""
+    """Return an Arrow stage for ``texts``; None unless all are columns or casts, none repeated."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.selectExpr(*texts))
     if not _is_directly("Project", plan):
@@ -169,7 +169,7 @@ def field_of(source: Column | Cast, schema: pa.Schema, name: str) -> pa.Field:
 
 
 class _Reader:
-    """Translates Spark's analysed expressions. Columns have Spark's ids, since names may repeat."""
+    """Translates Spark's analysed expressions. Spark's ids identify columns: names may repeat."""
 
     def __init__(self, rows: DataFrame, schema: pa.Schema) -> None:
         ids = (column.exprId().id() for column in items(_analysed(rows).output()))

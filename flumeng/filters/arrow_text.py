@@ -53,7 +53,7 @@ def condition(schema: pa.Schema, text: str) -> FilterStage | None:
 
 
 def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """Return an Arrow stage that computes ``texts``; None when one needs Spark's analysis."""
+    """Return an Arrow stage for ``texts``; None if names repeat or one needs Spark's analysis."""
     reader = _Reader(schema)
     sources: list[Expression] = []
     fields: dict[str, pa.Field] = {}
@@ -202,7 +202,7 @@ def _compared(kind: str, left: Typed, right: Typed) -> Call:
 
 
 def _widened(value: Expression) -> Constant:
-    """Return a constant as a bigint. Raises LeftToSparkError for a column."""
+    """Return a constant as a bigint. Raises LeftToSparkError for any other expression."""
     if not isinstance(value, Constant):
         raise LeftToSparkError("Cast")
     return Constant(value.value.cast(pa.int64()))

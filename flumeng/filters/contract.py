@@ -28,8 +28,9 @@ class Filter(Protocol):
         return ()
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        """Add stages to ``batch``; compute nothing. Called on the driver once a batch, and when the
-        task starts, perhaps before lookup tables are loaded. Raises UserError for unfit columns."""
+        """Add stages to ``batch``; compute nothing. Called on the driver when the task starts,
+        perhaps before lookup tables are loaded, and for each batch that cannot use the plan of an
+        earlier one. Raises UserError for unfit columns."""
 
 
 class EachBatch(ABC):

@@ -11,7 +11,7 @@ MOST_SPACES = 8
 
 
 class Cursor:
-    """Positions in the rows of a column. ``places[i]`` never moves past ``ends[i]``."""
+    """Positions in the rows of a column. Skipping stops at ``ends``, where bytes are read as 0."""
 
     def __init__(self, flat: ByteColumn, places: Positions, ends: Positions) -> None:
         self.places = places

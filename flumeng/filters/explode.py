@@ -1,4 +1,4 @@
-"""The filter ``explode``: makes a row of each array entry, and one with null of an empty array."""
+"""The filter ``explode``: makes a row of each array entry, one with null if there is none."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
-    """Parse texts as JSON arrays of texts; return the arrays, and which inputs are no arrays."""
+    """Parse JSON arrays of texts; return them, and which inputs are neither array nor null."""
     if pa.types.is_string(texts.type):
         texts = pc.ascii_trim_whitespace(texts)
     raws = texts.cast(pa.binary())
@@ -79,7 +79,7 @@ def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
 
 
 def _padded(arrays: pa.Array, lengths: Positions) -> pa.Array:
-    """Return the entries of all arrays, with a null for each empty array."""
+    """Return the entries of all arrays, with a null for each empty or null array."""
     empty = lengths == 0
     places = np.cumsum(np.maximum(lengths, 1)) - np.maximum(lengths, 1)
     is_entry = np.ones(int(np.maximum(lengths, 1).sum()), np.bool_)

@@ -1,4 +1,4 @@
-"""The filter ``geoip``: columns from a MaxMind database; each distinct address is looked up once.
+"""The filter ``geoip``: columns from a MaxMind database, read once per distinct address of a batch.
 Each host has the file, reopened when replaced; while it is unreadable the old version is used."""
 
 from __future__ import annotations

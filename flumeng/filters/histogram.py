@@ -2,8 +2,8 @@
 
 The buckets are those of DDSketch (Masson, Rim, Lee: "DDSketch", PVLDB 12, 2019): bucket i holds the
 numbers in (GAMMA^(i-1), GAMMA^i], whose relative distance from the value of the bucket is at most
-ACCURACY. Negative numbers have buckets of their own. Null, NaN and infinite values are in no
-bucket.
+ACCURACY. Zero and negative numbers have buckets of their own. Null, NaN and infinite values are in
+no bucket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ZERO = 1 << 20
 
 
 def buckets(numbers: pa.ChunkedArray) -> pa.Array:
-    """Return the bucket of each number, int32 in the numbers' order; null where there is none."""
+    """Return the bucket of each number as an int32 that sorts like the number; null for none."""
     doubles = numbers.cast(pa.float64(), safe=False).combine_chunks()
     given = doubles.fill_null(math.nan).to_numpy(False)
     sizes = np.abs(given)

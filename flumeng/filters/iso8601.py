@@ -35,8 +35,8 @@ _FIRST_DASH = 4
 @dataclass(frozen=True)
 class IsoTimes:
     """Times read from rows. ``micros``: since the epoch, in UTC, or local where ``local`` (no zone
-    given). ``behind``: the end of the time. ``shaped``: rows with date and time in extended form;
-    ``valid``: rows with a valid time."""
+    given). ``behind``: the end of the time. ``shaped``: rows with date and time in extended form,
+    with seconds; ``valid``: rows with a valid time."""
 
     micros: Positions
     local: Mask
@@ -48,8 +48,8 @@ class IsoTimes:
 def read(
     flat: ByteColumn, starts: Positions, ends: Positions, window: Bytes | None = None
 ) -> IsoTimes:
-    """Read the times at ``starts``; dates alone and zones after a space are not read. ``window``:
-    the first ISO_WIDTH bytes of each, if already known."""
+    """Read the times at ``starts`` in extended form with seconds; no zone after a space is read.
+    ``window``: the first ISO_WIDTH bytes of each, if already known."""
     rows = np.flatnonzero(flat.at(starts + _FIRST_DASH, ends) == ord("-"))
     if len(rows) == len(starts):
         return _read(flat, starts, ends, window, whole=False)

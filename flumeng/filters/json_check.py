@@ -15,7 +15,7 @@ _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def are_json(bodies: pa.Array) -> pa.Array:
-    """Return whether each body is JSON; null is not."""
+    """Return whether each body is JSON, perhaps with unpaired surrogates; null is not."""
     bodies = pc.fill_null(bodies, b"")
     everything = pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies)
     joined = pc.binary_join(everything, b",")[0].as_py()

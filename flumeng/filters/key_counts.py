@@ -75,7 +75,7 @@ class KeyCounts:
         self._counts: Positions = np.zeros(0, np.int64)
 
     def before(self, keys: Sequence[pa.Array]) -> Positions:
-        """Count the earlier rows with each row's key, also of earlier calls. Keys have no nulls."""
+        """Count rows; return how many before each, in all calls, had its key. No key is null."""
         if self._keys:
             pairs = zip(self._keys, keys, strict=True)
             keys = [pa.concat_arrays(both) for both in pairs]
@@ -90,7 +90,8 @@ class KeyCounts:
 
 
 def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
-    """Return a row of each distinct key, and the number of each row's key. Nulls are equal."""
+    """Return the first row of each distinct key, and for each row the index of its key there. Nulls
+    are equal."""
     first = group = np.zeros(0, np.int64)
     for number, key in enumerate(keys):
         encoded = key.dictionary_encode("encode")

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 KEPT = 2
 """Versions of a table kept in Spark: a batch may run while the next one is prepared."""
 ROWS_AT_ONCE = 131_072
-"""Most events looked up at once; every lookup hashes the table's keys."""
+"""Events that are gathered for a lookup, which hashes the table's keys; fewer for small tables."""
 
 
 class LookupFilter:
@@ -126,7 +126,7 @@ def _together(numbers: pa.Array, more: pa.Array, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class LookupStage:
-    """Looks up events in ``directory``, a broadcast variable unless the table is empty. When there
+    """Looks up events in ``directory``, a broadcast variable once the table is loaded. When there
     is a column WHEN, only the events that it marks are looked up, and WHEN is dropped."""
 
     directory: Directory | Broadcast[Directory]

@@ -1,4 +1,4 @@
-"""Boolean columns that mark the events for which a condition is true. ``TakeStage`` drops them."""
+"""Boolean columns that mark the events for which a condition is true. A later stage drops them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The filter ``parse``: adds columns from the body, in a format of ``flumeng.filters.formats``. A
 malformed event is kept, with the reason in ``attrs.parse_error``; a value of another type is null,
-and other columns stay. Text that is not UTF-8 gets U+FFFD; the body never changes."""
+with a reason too. Text that is not UTF-8 gets U+FFFD; the body never changes."""
 
 from __future__ import annotations
 

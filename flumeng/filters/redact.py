@@ -142,7 +142,7 @@ class _Pieces:
         return pc.binary_join(rows, pa.scalar("", self._type))
 
     def _cut(self, which: Mask, marked: pa.Array) -> Mask:
-        """Replace the pieces ``which`` by parts of ``marked``; return which are between marks."""
+        """Replace the pieces ``which`` by parts of ``marked``; return the parts between marks."""
         parts = pc.split_pattern(marked, self._mark)
         counts = np.ones(len(which), np.int64)
         counts[which] = pc.list_value_length(parts).to_numpy(False)
@@ -185,7 +185,7 @@ def _matches(values: pa.Array, pattern: str) -> Mask:
 
 
 def _mark(values: pa.Array) -> str:
-    """Return an unguessable delimiter that is in none of ``values`` and does not overlap itself."""
+    """Return a delimiter that is in none of ``values`` and does not overlap itself."""
     mark = "\x02"
     while pc.any(pc.match_substring(values, mark)).as_py():
         mark = f"\x02{uuid4().hex}"

@@ -43,8 +43,8 @@ _BITS = 53
 
 
 def of_rows(columns: Sequence[pa.Array]) -> Hashes:
-    """Return a 64-bit hash of each row (SipHash of each value, mixed as in SplitMix64), the same in
-    every process and version. Nulls are equal."""
+    """Return a 64-bit hash of each row, the same in every process and version: SipHash of texts,
+    and SplitMix64 for whole numbers and the combination of columns. Nulls are equal."""
     hashes = np.full(len(columns[0]), _ODD)
     for column in columns:
         hashes = _mixed(hashes * _ODD + _of_values(column))

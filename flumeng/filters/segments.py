@@ -1,5 +1,5 @@
 """Builds the filters of a flow from its stages, and routes the filtered events to sinks and
-branches. Each event is marked once for all routes; the first step of a route drops the marks."""
+branches. Each event is marked once for all routes; the first stage of a route drops the marks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ BRANCH_MARK = "_flumeng_branch_"
 
 @dataclass(frozen=True)
 class Step:
-    """A filter with condition and handling of failed events. ``place`` is its path in the flow."""
+    """A filter with its condition, at the path ``place`` in the flow. ``marks_failures``: failed
+    events are dropped, with ``drops``, or become dead letters."""
 
     filter: Filter
     place: str = ""
@@ -91,9 +92,9 @@ class Way:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A sequence of filters, ``steps``, and the routes after them, ``ways``. ``marks`` adds the
-    ``columns`` by which routes select events. ``entry``: the number of the stage before it;
-    ``branch``: the name of the branch that begins here."""
+    """A sequence of filters, ``steps``, and the routes after them, ``ways``. ``columns``: those by
+    which routes select events, added by ``marks`` or the last step. ``entry``: the number of the
+    stage before it, if any; ``branch``: the name of the branch that begins here, if any."""
 
     entry: int | None
     branch: str

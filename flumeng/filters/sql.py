@@ -183,7 +183,7 @@ def _in_spark(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
-    """Return the events in Spark, with nulls in columns that are not ``used``."""
+    """Return the events in Spark. If they come from Arrow, columns not ``used`` are null."""
     if not batch.in_arrow:
         return batch.rows()
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])

@@ -82,7 +82,7 @@ class TextFormat:
 
 
 def of_seconds(texts: pa.StringArray) -> tuple[Positions, Mask]:
-    """Read decimal seconds since the epoch, exact to the microsecond, perhaps with an exponent."""
+    """Read seconds since the epoch: decimals exact to the microsecond, exponents as floats."""
     micros, valid = TextFormat.named("unix", "UTC").read(texts, np.zeros(len(texts), np.int64))
     others = texts.is_valid().to_numpy(False) & ~valid
     if others.any():

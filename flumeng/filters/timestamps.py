@@ -1,6 +1,6 @@
-"""Reads syslog times of a whole column: RFC 3339 and the BSD form. Both functions take a matrix of
-bytes, whose row k is the k-th byte of every line, and return microseconds since the epoch in UTC
-and a mask of valid lines."""
+"""Reads syslog times of a whole column: RFC 3339 and the BSD form. Both take a matrix of bytes,
+whose row k is the k-th byte of every line, and return microseconds since the epoch, in UTC or (BSD)
+local, and a mask of valid lines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
-    """Read ``Oct 11 22:14:15`` before a space or 0, in the year of ``received``. Times that may be
+    """Read ``Oct 11 22:14:15`` before a space or 0, in its ``year_of_receipt``. Times that may be
     longer are invalid and left to ``device_times``."""
     digits, valid = _digits(window, (5, 7, 8, 10, 11, 13, 14))
     for index, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):

@@ -1,6 +1,6 @@
-"""Client certificates: names that identify clients, and revocation. Only subject alternative names
-count (RFC 5425 section 5.2), without wildcards. TLS checks revocation lists when connecting;
-``RevocationLists`` reports outdated lists and later revocations."""
+"""Client certificates: names that identify clients, and revocation. A name is the fingerprint or a
+subject alternative name (RFC 5425 section 5.2) without wildcards. TLS checks revocation lists when
+connecting; ``RevocationLists`` reports outdated lists and later revocations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clients:
         self._names = frozenset(map(canonical, names))
 
     def admit(self, certificate: bytes) -> Client:
-        """Return the client of a certificate (DER). UnauthorizedError if it is not admitted."""
+        """Return the client of a certificate (DER). Raises UnauthorizedError unless admitted."""
         digest = fingerprint(hashlib.sha256(certificate).digest())
         try:
             names = [*_alternative_names(x509.load_der_x509_certificate(certificate)), digest]

@@ -1,6 +1,6 @@
 """Accepts TLS connections, with up to ``MOST_HALF_OPEN`` handshakes at a time, a quarter of them
-per address. Another one ends the oldest, so silent clients cannot lock out others. TLS starts with
-a client's first bytes: until then a connection costs almost nothing."""
+per address. A further one ends the oldest, of its address or of all, so silent clients cannot lock
+out others. TLS starts with a client's first bytes: until then a connection costs almost nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_CERTIFICATE = "peer did not return a certificate"
 
 
 class Handshakes:
-    """A listening TLS socket. ``make`` creates a connection's protocol after its handshake."""
+    """A listening TLS socket. ``make`` creates a protocol, connected after the handshake."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """Limits of each peer address's traffic to one source. Pure. An address that exceeded its rate is
-remembered until the excess is used up, so reconnecting gains nothing."""
+remembered until it may send again, so reconnecting gains nothing."""
 
 from __future__ import annotations
 

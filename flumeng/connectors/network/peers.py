@@ -19,7 +19,7 @@ class UnauthorizedError(Exception):
 
 
 class Client(NamedTuple):
-    """The client of a connection. Without a ``certificate`` (DER) ``name`` is empty."""
+    """A client, empty without a ``certificate`` (DER). ``let_in_by``: its names in tls.clients."""
 
     name: str = ""
     let_in_by: frozenset[str] = frozenset()
@@ -38,8 +38,8 @@ def address(name: tuple[Any, ...]) -> str:
 
 @dataclass(frozen=True)
 class Reception:
-    """How a source makes blocks of received bytes. A ``cutter`` serves one connection or datagram;
-    without one each datagram is a message."""
+    """How a source makes blocks of received bytes. ``cutter`` creates the Cutter of a connection or
+    datagram; if it is None, each datagram is a message."""
 
     source: str
     rules: LineRules

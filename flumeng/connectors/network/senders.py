@@ -47,8 +47,8 @@ class SenderAuth:
     """The senders that may send events, with a token (`Authorization: Bearer`), as a user
     (`Basic`), or with a certificate that `tls` accepts.
 
-    A sender with neither gets 401 before its body is read; one that may not use the path gets 403.
-    With `tokens` or `users` a certificate alone is not enough.
+    With `tokens` or `users` a certificate alone is not enough: a sender without a valid token or
+    password gets 401 before its body is read. One that may not use the path gets 403.
     """
 
     tokens: Mapping[str, str] = option(
@@ -83,7 +83,7 @@ class SenderAuth:
                 yield f"paths.{path}", "expected a path like /shop, without a slash at its end"
 
     def problems_with(self, tls: Tls | None) -> Iterator[tuple[str, str]]:
-        """Yield conflicts with the source's TLS options."""
+        """Yield problems that depend on ``tls``: no authentication, or unknown senders."""
         names = {*self.tokens, *self.users}
         if not names:
             if tls is None or tls.client_ca is None:

@@ -19,7 +19,7 @@ SHA_256 = "sha-256"
 
 
 def canonical(client: str) -> str:
-    """Return a certificate's normal name or fingerprint (RFC 5425, 4.2.2). Raises ValueError."""
+    """Return an entry of ``clients`` in its normal form (RFC 5425, 4.2.2). Raises ValueError."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(client))
     if _FINGERPRINT.fullmatch(client):

@@ -90,7 +90,7 @@ class Streams:
         self._server = None
 
     async def _read_what_was_sent(self) -> None:
-        """Read bytes that the kernel has acknowledged, also on connections not accepted yet."""
+        """Wait for bytes that the kernel has acknowledged, also on connections not accepted yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LAST_BYTES_SECONDS
         before = -1

@@ -1,5 +1,5 @@
 """Server-side TLS from files that are reread when they change. With an unusable certificate, key or
-authority the old ones stay in use; without a readable revocation list no client is admitted."""
+authority the old ones stay in use; with an unreadable revocation list no client is admitted."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class ServerTls:
         self._note("; ".join(loaded.files.outdated))
 
     async def _go_on(self, problem: str) -> None:
-        """Keep the old context with new revocation lists; without these reject all clients."""
+        """Keep the old context with new revocation lists. If unreadable, reject all clients."""
         try:
             self._revoked = await asyncio.to_thread(self._read_lists)
         except UserError as error:

@@ -37,7 +37,7 @@ JSONS = ("json", "jsonb")
 ABLE = (*TARGETS, *TEXTS, *JSONS, "bytea")
 """Supported column types, by their names in ``pg_type``."""
 FIRST_TIME = -210_866_803_200_000_000
-"""PostgreSQL's first day, in 4714 BC, in microseconds."""
+"""PostgreSQL's first day, in 4714 BC, in microseconds since 1970."""
 
 _CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_boolean, "boolean"),
@@ -95,7 +95,7 @@ def as_text(name: str, column: pa.Array) -> pa.Array:
 
 
 def as_json(name: str, column: pa.Array) -> pa.Array:
-    """Return nested values as JSON; text is assumed to be JSON."""
+    """Return nested values as JSON; the text of others is assumed to be JSON."""
     if not pa.types.is_nested(column.type):
         return _without_nul(as_text(name, column).cast(pa.binary()))
     return _without_nul(json_text.values(name, column))

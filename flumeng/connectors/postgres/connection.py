@@ -60,7 +60,7 @@ class Connection:
             raise
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows. Raises RefusedRowsError, UnavailableError, UserError."""
+        """Run, and return the rows. Raises RefusedRowsError, UnavailableError, UserError."""
 
         def run() -> list[tuple[Any, ...]]:
             self._cursor.execute(statement, values or None)

@@ -45,9 +45,9 @@ def check_root_certificate(text: str) -> None:
 class Sql(SinkOptions):
     """Copies events into a table of PostgreSQL, each column into the column of its name.
 
-    `append` is exactly once by batch: the table `flumeng_batches` in the same schema records the
-    batch, in the transaction of its events. `upsert` is exactly once by event: the columns
-    `journal` and `seq` are the key, and a repeated event replaces its row.
+    `append` is exactly once by batch: in a flow with that delivery, the table `flumeng_batches` in
+    the same schema records the batch, in the transaction of its events. `upsert` is exactly once by
+    event: the columns `journal` and `seq` are the key, and a repeated event replaces its row.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.postgres.sink:SqlSink"
@@ -110,7 +110,6 @@ class Sql(SinkOptions):
 
     @property
     def schema_and_name(self) -> tuple[str, str]:
-        """Schema and name of the table."""
         schema, _, name = self.table.rpartition(".")
         return schema or "public", name
 

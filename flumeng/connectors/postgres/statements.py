@@ -63,7 +63,7 @@ def create_batches(table: TableName) -> str:
 
 def claim(table: TableName) -> str:
     """Return a statement that sets the batch number of series $1 and split $2 to $3, and locks the
-    row. It returns no row, and changes nothing, unless the number is higher than the stored one."""
+    row. If the stored number is not lower, the statement changes nothing and returns no row."""
     return (
         f"INSERT INTO {table.batches} AS known (series, split, number, written_at) "
         "VALUES ($1, $2, $3, now()) ON CONFLICT (series, split) DO UPDATE "

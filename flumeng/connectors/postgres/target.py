@@ -76,7 +76,8 @@ class TableName:
 
 @dataclass(frozen=True)
 class Target:
-    """A table to write to. ``schema``: the written columns. ``upserts``: by key, else append."""
+    """A table to write to. ``schema``: the written columns. ``upserts``: by key, else append.
+    ``creates`` the table, or ``adds`` columns, when missing."""
 
     server: Server
     table: TableName

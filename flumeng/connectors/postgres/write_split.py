@@ -3,8 +3,8 @@
 Exactly once by batch: each split's last batch number is stored in ``flumeng_batches``, in the
 transaction of its events. A writer with that number or a lower one writes nothing, even if the
 answer to COMMIT was lost; concurrent writers wait for the row lock. By event: journal and seq are
-the key. A refused row is found by bisection, in savepoints; its id and reason are stored in
-``flumeng_batches``, so that a repeat refuses it again.
+the key. A refused row is found by bisection, in savepoints; by batch, its id and reason are stored
+in ``flumeng_batches``, so that a repeat refuses it again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _idle: ConnectionPool[Server, Connection] = ConnectionPool()
 
 @dataclass(frozen=True)
 class WriteSplit:
-    """Stage that writes a split and yields its event count. ``sink``: its place in the flow."""
+    """Stage that writes a split and yields its event count. ``sink``: the place of the sink."""
 
     target: Target
     batch: BatchId | None
@@ -139,7 +139,7 @@ class Claim:
 
 
 class Transaction:
-    """A begun transaction for one thread; abandon on error. ``repeated``: written before."""
+    """A begun transaction; after an error close its connection. ``repeated``: written before."""
 
     def __init__(self, connection: Connection, target: Target, claim: Claim | None) -> None:
         """Begin. ``claim``: only for writes by batch. Raises UnavailableError, UserError."""
@@ -157,7 +157,8 @@ class Transaction:
         self.repeated = claim is not None and not self._take(claim)
 
     def write(self, events: pa.RecordBatch, refuse: Refuse) -> None:
-        """Write events. Raises UnavailableError, UserError, and the errors of ``refuse``."""
+        """Write events; call ``refuse`` for each row that the server rejects or that does not fit.
+        Raises UnavailableError, UserError, and the errors of ``refuse``."""
         try:
             self._put(self._encoded(events))
         except (RefusedRowsError, UnfitError) as error:
@@ -174,7 +175,7 @@ class Transaction:
             self._refused[_ids(events)[0]] = reason
 
     def refused_before(self) -> Refused:
-        """Return the rows that were refused when this batch was first written."""
+        """Return the reasons of rows that were refused when this batch was first written."""
         assert self._claim is not None
         claim, table = self._claim, self._target.table
         rows = self._connection.execute(
@@ -198,7 +199,7 @@ class Transaction:
         self._connection.execute("ROLLBACK")
 
     def _take(self, claim: Claim) -> bool:
-        """Lock the split's row; return whether its batch number is new."""
+        """Lock the split's row; return whether its batch number is higher than the stored one."""
         run = self._connection.execute
         run(statements.TAKE_NAME, claim.backend)
         values = (claim.series, claim.split, claim.batch.number)
@@ -242,8 +243,8 @@ class Transaction:
         return pa.RecordBatch.from_arrays(encoded, names)
 
     def _prepare(self) -> tuple[str | None, dict[str, str]]:
-        """Create missing tables and columns, once per connection. Return the temporary table of
-        upserts, if any, and the type of each column."""
+        """Create missing tables and columns if the options allow it; called once per connection and
+        target. Return the temporary table of upserts, if any, and the type of each column."""
         target, table = self._target, self._target.table
         types = self._find_columns(table)
         if not types and target.creates:

@@ -53,7 +53,7 @@ def call(
     batch: BatchId | None,
     rows: DataFrame,
 ) -> None:
-    """Call the function with a batch. Raises FunctionError, and Spark's errors inside of it."""
+    """Call the function. Raises FunctionError, and errors of Spark and flumeng inside of it."""
     assert batch is not None, "a batch for a function is decided before it is written"
     try:
         function(rows, BatchNumber(batch), **given)

@@ -31,7 +31,7 @@ class Probes:
     def probe(
         self, server: Hashable, read: Callable[[], object], wake: Callable[[], None]
     ) -> Future[None]:
-        """Call ``read`` in a thread, then ``wake``; the future fails likewise. Never blocks."""
+        """Call ``read`` in a thread, then ``wake``; the future fails as ``read``. Never blocks."""
         probe = self._threads.submit(self._probe, server, read, time.monotonic())
         probe.add_done_callback(lambda _: wake())
         return probe
@@ -57,8 +57,8 @@ class Probes:
 
 
 class WatchedPositions:
-    """``Positions`` of one task. A subclass sets the watcher and the reader in ``open``; tasks
-    share both. There is no watcher when the flow has no such source."""
+    """``Positions`` of one task. A subclass sets the reader, and the watcher, which tasks share.
+    Without a watcher ``of`` returns nothing."""
 
     def __init__(self, probes: Probes, wake: Callable[[], None]) -> None:
         self._probes = probes

@@ -33,8 +33,8 @@ _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,30}", re.ASCII)
 
 
 def partition_name(source: str, name: str, incarnation: str) -> str:
-    """Return the partition's name in ZooKeeper. Raises UserError for overlong names, and
-    incarnations with characters other than letters, digits, underscores and dashes."""
+    """Return the partition's name in ZooKeeper. Raises UserError for an empty or overlong name, and
+    for an incarnation other than 1 to 30 letters, digits, underscores and dashes."""
     escaped = _FOREIGN.sub(lambda match: b"_x%02x_" % match[0][0], os.fsencode(name)).decode()
     if not escaped or len(escaped) > _LONGEST_NAME or not _INCARNATION.fullmatch(incarnation):
         raise UserError(
@@ -261,7 +261,7 @@ def finder_class(source: str) -> Any:
 
 
 def installed(name: str) -> RangedRuntime | None:
-    """Return the ranged source's ``Input``, or None. Raises UserError when it cannot be loaded."""
+    """Return the ``Input`` of a ranged source, else None. Raises UserError if it cannot load."""
     entry = registry.find("source", name)
     if entry is None:
         return None

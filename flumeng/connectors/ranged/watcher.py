@@ -48,7 +48,7 @@ class WatchedEnds(ABC, Generic[EndT]):
         self, owner: Hashable, partitions: Iterable[str], on_change: Callable[[], None]
     ) -> None:
         """Replace the owner's watched partitions. ``on_change`` only enqueues; it is called after
-        each change of the result of ``of``."""
+        each change of the result of ``of``, except by ``refresh``."""
         with self._lock:
             self._drop(owner)
             self._owners[owner] = _Owner(frozenset(partitions), on_change)
@@ -126,7 +126,7 @@ class WatchedEnds(ABC, Generic[EndT]):
 
 class EndWatcher(WatchedEnds[EndT]):
     """Poller of the ends of one server's partitions. Its thread runs while a task watches, and
-    backs off while the server does not answer. ``clock``: monotonic seconds."""
+    backs off while requests fail. ``clock``: monotonic seconds."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

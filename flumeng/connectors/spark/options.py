@@ -94,7 +94,7 @@ class Spark(SinkOptions):
 
     @property
     def local_path(self) -> str:
-        """The path when it names each host's own files; empty when it is shared."""
+        """The path when it names each host's own files, else empty."""
         return own_path(self.path or "", shared=self.shared)
 
     @property

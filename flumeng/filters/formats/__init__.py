@@ -16,7 +16,7 @@ from flumeng.filters.options.parse import Parse
 class Parsed:
     """The values of parsed bodies: ``columns`` in the order of the reader's schema, and
     ``reasons``, null where the whole body was read. An unreadable body has null columns; of a wrong
-    value only its column is null. ``ts`` and ``host`` are null where the body has none."""
+    value only its column is null. ``ts`` and ``host``: null, or None for all, if absent."""
 
     columns: Sequence[pa.Array]
     reasons: pa.Array

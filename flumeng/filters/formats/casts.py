@@ -1,4 +1,4 @@
-"""Casts texts to the types of a schema, strictly: no ``0x1F``, no white space, no overflow."""
+"""Casts texts to types strictly: no ``0x1F``, no overflow, white space only around timestamps."""
 
 from __future__ import annotations
 

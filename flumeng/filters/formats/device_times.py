@@ -39,9 +39,9 @@ _ZONES += b"HST BRT ART IST SGT HKT JST KST AWST ACST ACDT AEST AEDT NZST NZDT"
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """Times read from rows. ``micros``: since the epoch, in UTC, or local where ``local`` (no zone
-    given). ``behind``: the end of the time. ``shaped``: rows with a time; ``valid``: rows whose
-    time exists in the calendar."""
+    """Times read from rows. ``micros``: since the epoch, in UTC, or local where ``local`` (neither
+    an offset nor UTC or GMT given). ``behind``: the end of the time. ``shaped``: rows with a time;
+    ``valid``: rows whose time exists in the calendar."""
 
     micros: Positions
     local: Mask
@@ -170,8 +170,8 @@ def _year_behind(cursor: Cursor, where: Mask) -> Positions:
 
 
 def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
-    """Skip a zone such as `` CET`` before ``: %``, in ``trusted`` rows before any colon. Return the
-    rows with UTC or GMT."""
+    """Skip a zone: one of _ZONES, or capitals before ``: %``, in ``trusted`` rows before any colon.
+    Return the rows with UTC or GMT."""
     origin = cursor.places
     spaced = cursor.skip(" ")
     if not spaced.any():

@@ -1,8 +1,8 @@
 """The formats ``key_value``, pairs such as ``a=1 b="x y"``, and ``logfmt``, also with lone names.
 
 A quote opens a value, a name or a word at its beginning, and closes it at its end. The few rows
-with other quotes, and records of auditd (pairs in single quotes, and a GROUP), are read one by one
-and rewritten with all values in quotes.
+with other quotes, and records of auditd (pairs in single quotes, or the separator GROUP), are read
+one by one and rewritten with all values in quotes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Syslog lines, RFC 5424 and RFC 3164, a whole record batch at a time.
 
 A line that begins with ``<PRI>1 `` is RFC 5424, else RFC 3164, with a priority or a time as in the
-files of syslog daemons. Without a time the line keeps the receiver's ``ts`` and ``host``. A wrong
-part gets a reason, and the others are kept. Each step works on all rows of a form, with positions
+files of syslog daemons. A line without time or host keeps the receiver's ``ts`` or ``host``. Wrong
+parts get a reason, and the others are kept. Each step works on all rows of a form, with positions
 in the batch's flat bytes; headers that deviate from the RFCs take a second round of steps.
 """
 

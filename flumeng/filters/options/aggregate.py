@@ -36,7 +36,7 @@ INSTEAD: Mapping[str, str] = {
         "use histogram(x), and take quantiles of all rows of a window together",
     ),
 }
-"""Functions that need all events of a window at once, with advice for use in their place."""
+"""Functions whose results for splits cannot be merged, with advice for use in their place."""
 HISTOGRAM = Kind(
     "struct",
     (("values", Kind("array", (("", Kind(FRACTION)),))),
@@ -74,8 +74,8 @@ class Aggregate(FilterOptions):
     """Computes counts, sums, extremes and histograms for each key and window of event time, in
     each split of a batch.
 
-    A key and window has several rows, which the reader has to merge: a late event adds a row to
-    its window. A row has the identity of its first event.
+    A key and window may have several rows, which the reader has to merge: a late event adds a row
+    to its window. A row has the identity of its first event.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.aggregate:AggregateFilter"

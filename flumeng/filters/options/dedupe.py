@@ -15,7 +15,7 @@ from flumeng.platform.options.option import option
 class Dedupe(FilterOptions):
     """Keeps the first of events that have the same values in some columns.
 
-    It sees one split of a batch: duplicates in other splits stay.
+    It sees one split of a batch: duplicates in other splits stay. A null equals no other value.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.key_counts:FirstOfKeyFilter"

@@ -23,8 +23,9 @@ from flumeng.platform.options.option import option
 class Explode(FilterOptions):
     """Makes a row of each entry of an array, with all other columns unchanged.
 
-    The array is a column of that type, or a text or `body` that is a JSON array. All rows are of
-    the same event. An event without entries stays, with null.
+    The array is a column of that type, or a text or `body` that is a JSON array; for another text
+    the attribute `parse_error` has the reason. All rows of an array are of the same event. An event
+    without entries stays, with null.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.explode:ExplodeFilter"

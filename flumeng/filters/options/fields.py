@@ -1,5 +1,5 @@
 """The options ``fields`` and ``schema``: ``{ms: "took.ms BIGINT"}``, or a schema in Spark DDL.
-Paths are names with points between them; other names stand in backticks."""
+Paths are names with points between them; a name with a point or space stands in backticks."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from flumeng.platform.options.option import option
 class Limit(FilterOptions):
     """Passes a number of events per key and window of event time, and drops the others.
 
-    It counts in each split of a batch separately: it limits floods, but is not a quota.
+    It counts in each split of a batch separately: it limits floods, but is not a quota. Events
+    with a null in the key or `ts` all pass.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.key_counts:FirstOfKeyFilter"

@@ -75,7 +75,7 @@ _DIRECTIVE = re.compile(
 @dataclass(frozen=True)
 class Variable:
     """A variable: ``text`` in the format is read into ``column`` with a ``type`` in Spark DDL. A
-    request makes three columns; a time that sets ``ts`` has a ``time`` format."""
+    request, with ``column`` empty, makes three; a time that sets ``ts`` has a ``time`` format."""
 
     text: str
     column: str
@@ -129,8 +129,8 @@ def columns(log_format: str) -> dict[str, str]:
 
 
 def _distinct(part: Variable, taken: set[str]) -> Variable:
-    """Return a variable with columns that are not ``taken``; only the first time sets ``ts``.
-    Raises ValueError for a repeated column."""
+    """Return a variable with columns that are not ``taken``, and add them there; only the first
+    time sets ``ts``. Raises ValueError for a repeated column, or one of every event."""
     own = re.sub(r"\W", "", part.text.lstrip("$%"), flags=re.ASCII).lower()
     if part.time is not None:
         if "ts" not in taken:

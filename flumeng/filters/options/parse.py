@@ -63,7 +63,7 @@ _NAMED = ("schema", "fields", "into")
 
 @dataclass(frozen=True)
 class _Format:
-    """The options of a format: it ``needs`` one of each group, and takes ``others``."""
+    """A format: it ``needs`` one option of each group, takes ``others``, and makes ``columns``."""
 
     needs: tuple[tuple[str, ...], ...] = ()
     others: tuple[str, ...] = ()
@@ -275,7 +275,7 @@ def columns_of(types: Mapping[str, str]) -> Columns:
 
 
 def _without_own(columns: Columns) -> dict[str, Kind]:
-    """Return columns without ``ts`` and ``host``, which set the event's own. Raises ValueError."""
+    """Return columns without ``ts`` and ``host``. Raises ValueError unless these fit the event."""
     for name in columns.keys() & {"ts", "host"}:
         if columns[name] != RECEIVED[name]:
             raise ValueError(f"the event column {name} must have the type {RECEIVED[name].name}")

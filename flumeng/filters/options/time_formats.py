@@ -1,6 +1,6 @@
 """Time formats: names, and patterns as of ``strptime``.
 
-Each becomes a pattern for both ``re`` and RE2, with groups named as the directives of ``strptime``:
+Each becomes a pattern of RE2, with groups named as the directives of ``strptime``:
 ``Y y m b d j H I p M S f``, ``s`` for seconds since the epoch with the fraction in ``f``, ``n`` for
 whole units since the epoch, ``z`` for the zone, with ``sign``, ``zh`` and ``zm`` if numeric.
 """
