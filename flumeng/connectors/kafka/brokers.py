@@ -1,5 +1,6 @@
-"""Requests of discovery tasks and collectors to Kafka's brokers, for many partitions at once.
-Calls block for a limited time. An error of one topic or partition does not affect the others."""
+"""Requests of discovery tasks and collectors to Kafka's brokers, for many partitions at once. Calls
+block for a limited time. An error of one partition, or a lasting one of a topic, spares the
+others."""
 
 from __future__ import annotations
 
