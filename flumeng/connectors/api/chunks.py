@@ -16,7 +16,7 @@ def cut(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Recor
 
 
 def gathered(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the same events in non-empty batches of about ``about_bytes``."""
+    """Yield the same events in non-empty batches of about ``about_bytes``, the last smaller."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in cut(batches, about_bytes):

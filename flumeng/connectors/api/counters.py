@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields
 @dataclass(slots=True)
 class Counters:
     """Counters that only grow, but for the last two. ``bytes`` are as received, with framing.
-    ``discarded_bytes`` were received but are in no event: ends of over-long or unfinished messages,
-    and unstorable data. ``malformed`` data could not be framed or read. ``undelivered`` requests
-    had events that were not delivered in time. Connections were ``refused`` (too many),
-    ``unauthorized``, or closed as ``idle`` or ``overfull`` (unfinished messages took too much
-    memory). ``dropped`` datagrams found the kernel's buffer full. ``skipped`` files are compressed.
-    Not read to the end: ``cut`` files were truncated, ``missed`` ones deleted or compressed;
-    ``lost_files`` counts both until none was lost for a day. ``unread_bytes`` are in followed
-    files."""
+    ``truncated`` events were too long. ``discarded_bytes`` were received but are in no event: ends
+    of over-long or unfinished messages, and unstorable data. ``malformed`` data could not be framed
+    or read. ``undelivered`` requests had events that were not delivered in time. Connections were
+    ``refused`` (too many), ``unauthorized``, or closed as ``idle`` or ``overfull`` (unfinished
+    messages took too much memory). ``dropped`` datagrams found the kernel's buffer full.
+    ``skipped`` files are compressed. Not read to the end: ``cut`` files were truncated, ``missed``
+    ones deleted or compressed; ``lost_files`` counts both until none was lost for a day.
+    ``unread_bytes`` are in followed files."""
 
     events: int = 0
     bytes: int = 0

@@ -22,9 +22,9 @@ Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]
 RefusingStage = Callable[[Iterator[pa.RecordBatch], Refuse], Iterator[pa.RecordBatch]]
 
 KEPT = {identity.JOURNAL: "journal", identity.SEQ: "seq"}
-"""Identity columns that a dead letter keeps, and their names in events."""
+"""Identity columns, and their copies in events: dead letters restore copies that were dropped."""
 DEAD_LETTERS = "dead_letters"
-"""The column of a sink's last result row that has the dead letter stage's result rows."""
+"""Column of result rows: an Arrow stream of the dead letter stage's rows; null in other rows."""
 
 
 class RefusedError(FlumengError):
@@ -43,8 +43,8 @@ class DeadLetters:
     identified: bool = False
 
     def around(self, stage: RefusingStage, schema: pa.Schema) -> Stage:
-        """Return a stage that runs ``stage``, then the dead letters' stage. It yields rows in
-        ``schema_around(schema)``."""
+        """Return a stage that runs ``stage``, then the dead letters' stage if any were refused. It
+        yields rows in ``schema_around(schema)``."""
         return _WithDeadLetters(stage, schema, self)
 
 
@@ -97,7 +97,7 @@ class _Refused:
         self._writer.write_batch(letters)
 
     def written(self) -> bytes | None:
-        """Write the dead letters. Return their stage's rows as an Arrow stream; None if none."""
+        """Write the dead letters. Return their stage's rows as an Arrow stream, or None."""
         if self._writer is None:
             return None
         self._writer.close()

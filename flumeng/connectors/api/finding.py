@@ -15,8 +15,8 @@ from flumeng.platform.errors import UserError
 @dataclass(frozen=True)
 class Before:
     """Results of earlier searches. ``partitions``: the known ones. ``scope``: that of the last
-    search; None before the first. ``accepted``: ``held`` partitions that an operator released, each
-    with its start as for ``Finder.offsets``."""
+    search; None before the first. ``accepted``: by id in ``Findings.held``, the start that an
+    operator has chosen, as ``to`` of ``Finder.offsets``."""
 
     partitions: Collection[str] = ()
     scope: Collection[str] | None = None
@@ -25,7 +25,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Offer:
-    """A partition to read up to ``end``, from ``start`` if it is new."""
+    """A partition to read up to ``end``, if any, from ``start`` if it is new."""
 
     start: int = 0
     end: int | None = None
@@ -33,13 +33,14 @@ class Offer:
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of a search. ``offers``: all partitions to read. Other known partitions are ``gone``
-    when they no longer exist, and ``kept`` while they wait for an operator. ``held``: by unique id,
-    the reason why an operator has to decide. ``notes``: other events to report.
+    """Result of a search. ``offers``: all partitions to read. Without ``troubles``, other known
+    partitions are ended, except those ``kept``, which wait for an operator or could not be
+    searched. ``gone`` ones no longer exist. ``held``: by unique id, the reason why an operator has
+    to decide. ``notes``: other facts to report.
 
     ``bounded``: each offer has an end, and the flow stops when all are read. The next search is due
     at once (``more``), shortly (``soon``), or after ``due_seconds`` at the latest. ``troubles``:
-    parts of the search that failed. ``lacks``: configured things that certainly do not exist.
+    parts of the search that failed. ``lacks``: configured things that are missing or unusable.
     """
 
     offers: Mapping[str, Offer]
@@ -58,8 +59,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Readable offsets [``floor``, ``safe``). ``bytes_from``: returns the number of bytes from an
-    offset on; None when unknown."""
+    """Readable offsets [``floor``, ``safe``). ``bytes_from`` returns the number of bytes from an
+    offset on; it is None when sizes are unknown."""
 
     floor: int
     safe: int

@@ -1,6 +1,6 @@
-"""Framing of streams: newlines, NUL bytes, octet counts (RFC 6587) or 4-byte lengths. Costs a
-search for the last newline and a copy; the commit thread splits the data into messages. Drops only
-ends of over-long messages and data after an invalid length, both counted."""
+"""Framing of streams: newlines, NUL bytes, octet counts (RFC 6587) or 4-byte lengths. Lines cost a
+search for the last newline and a copy: the commit thread splits them (``find_lines``). Of messages,
+only ends of over-long ones and data after an invalid length are dropped, both counted."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _MAX_PREFIX = 1 << 28  # text reads as a length of 512 MiB or more
 
 class Messages(NamedTuple):
     """Messages in ``data``. With ``bounds``, arrays of starts and ends, each message is
-    ``data[start:end]``; without, each ends with a newline. ``incomplete``: the stream ended within
-    the last message."""
+    ``data[start:end]``; without, each ends with a newline. ``incomplete``: the stream ended before
+    the counted end of the last message."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -55,13 +55,13 @@ class Messages(NamedTuple):
 
     @property
     def events(self) -> int:
-        """Number of messages, including empty lines, which become no events."""
+        """Number of messages, including empty lines, which ``keep_empty`` may drop later."""
         return self.data.count(b"\n") if self.bounds is None else len(self.bounds[0])
 
 
 class Cutter(Protocol):
-    """Framing of one connection. Once ``malformed``, ``complaint`` is an error text; if
-    ``hopeless``, nothing more can be read. ``skipped``: number of bytes in no message."""
+    """Framing of one connection. Once it is ``malformed``, ``complaint`` describes the error, and
+    if ``hopeless``, nothing more can be read. ``skipped``: number of dropped bytes."""
 
     malformed: bool
     skipped: int
@@ -90,12 +90,11 @@ class Framer:
     """Framing by newlines, with ``nul_ends`` also by NUL bytes, or by octet counts.
 
     ``auto`` decides by the first byte of the connection, after newlines and a PROXY protocol line:
-    a digit begins an octet count. An invalid count sets ``malformed``; the stream is then cut at
-    newlines up to the next count before a syslog priority. In ``auto``, a count over
+    a digit from 1 to 9 begins an octet count. An invalid count sets ``malformed``; the stream is
+    then cut at newlines up to the next count before a syslog priority. In ``auto``, a count over
     ``max_line_bytes`` is valid only before a syslog message: it may be a time that begins a line.
-    Over-long messages keep a few bytes more than ``max_line_bytes``, by which the commit thread
-    recognizes them; their other bytes are skipped.
-    """
+    Over-long messages keep at least a few bytes more than ``max_line_bytes``, by which the commit
+    thread recognizes them; the others may be skipped."""
 
     __slots__ = (
         "_counting",
@@ -239,7 +238,8 @@ class Framer:
         return messages
 
     def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
-        """Append the bounds of whole messages; return the start of the first incomplete one."""
+        """Append the bounds of messages. Return the start of the first incomplete one, or of an
+        invalid count, which sets ``_lost``."""
         position, size, limit = 0, len(data), self._limit
         self._needed = 0
         while position < size:
@@ -278,8 +278,8 @@ class Framer:
         return size
 
     def _without_drift(self, data: bytes, starts: array[int], ends: array[int]) -> int | None:
-        """Correct the last two messages of senders whose counts are one too high, so that the next
-        count loses a digit. Return their end; None when the data does not fit that."""
+        """Correct the last two messages of a sender whose counts are one too high: the first took
+        a digit of the second's count. Return the second's end; None when the data does not fit."""
         if len(starts) < 2 or not data[starts[-2]] == data[starts[-1]] == _PRIORITY[0]:
             return None
         head, start = ends[-2] - 1, starts[-1]
@@ -381,7 +381,8 @@ class Lines(NamedTuple):
 
 
 def find_lines(data: bytes, group: Sequence[ReceivedBlock]) -> Lines:
-    """Return the messages of blocks joined in ``data``. Adjacent equal rules share one pass."""
+    """Return the messages of blocks joined in ``data``. Adjacent ones with equal rules share a
+    pass."""
     lines: list[Lines] = []
     begin = 0
     for (rules, bounded), run in groupby(
@@ -417,7 +418,7 @@ def _bounds(blocks: list[ReceivedBlock], begin: int) -> tuple[Indices, Indices]:
 
 
 def _trim(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRules) -> Lines:
-    """Strip trailers, cut over-long lines, drop empty ones."""
+    """Strip trailers, cut over-long lines, drop empty ones unless ``rules`` keep them."""
     if not len(starts) or not len(data):
         return Lines(starts[:0], ends[:0], starts[:0])
     whole = ends

@@ -19,7 +19,7 @@ from flumeng.platform.errors import CorruptError, FlumengError
 class Range:
     """Offsets [``start``, ``end``) of a partition; they grow, perhaps with gaps. ``replayed``:
     perhaps delivered before. When lines are joined, ``emitted`` and ``sure`` are from the last
-    ``Progress``, and ``flush`` ends all messages. ``leader_epoch``: see ``Reach``."""
+    ``Progress``, and ``flush`` emits unfinished messages too. ``leader_epoch``: see ``Reach``."""
 
     partition: str
     start: int
@@ -49,7 +49,7 @@ class Gone:
 
 
 class Contents(Protocol):
-    """Event counts for partitions whose offsets do not count events; change only after acks."""
+    """Event counts of a partition whose offsets do not count events."""
 
     def events(self, start: int, end: int) -> int:
         """Return about how many events lie in [start, end); at least one unless empty."""
@@ -82,12 +82,13 @@ class Reach:
 
     ``held``: number of unreadable events from ``safe`` on. ``trouble``: why nothing is read until a
     person acts; a server that does not answer has no ``Reach``. A ``closed`` partition gets no more
-    events, a ``full`` one none until the next ack. [``gone_from``, ``gone_below``) was lost for the
-    reason ``gone_why``, and is skipped; when ``gone_from`` is 0, there is no ``floor``.
-    ``contents``: event counts when offsets do not count events; its addresses omit ``left_out``. An
-    exact repetition of a batch can be read up to ``repeatable``. ``leader_epoch``: of the server
-    that has all events below ``safe``; None when the partition is never truncated. ``cut``: the log
-    was truncated below the ack, and the flow skips the lost part.
+    events, a ``full`` one none until the next ack. [``gone_from``, ``gone_below``), unless empty,
+    was lost for the reason ``gone_why``, and is skipped; if it begins at 0, ``floor`` is 0.
+    ``contents``: event counts when offsets do not count events; its addresses omit the unreadable
+    parts ``left_out``. An exact repetition of a batch can be read up to ``repeatable``, even above
+    ``safe``. ``leader_epoch``: of the server that has all events below ``safe``; None if unknown,
+    or if the partition is never truncated. ``cut``: the lost part, if the log was truncated below
+    the ack and the flow skips it.
     """
 
     address: str
@@ -112,10 +113,10 @@ Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]
 
 @dataclass(frozen=True)
 class Standstill:
-    """The reason why a partition is read only up to ``offset``, which is its ack or above.
+    """The reason why a partition is not read, or only up to ``offset``.
 
-    - ``nonsense``: its server contradicts itself, see ``why``;
-    - ``lost``: it ends at ``offset``, below its ack, or was truncated there, see ``why``;
+    - ``nonsense``: its ``Reach`` has a ``trouble``, here ``why``;
+    - ``lost``: it ends at ``offset``, below its ack; with ``why``, it was truncated there;
     - ``gone``: it no longer has events below ``offset``, but only events below ``acked`` are acked;
     - ``held``: its server reports the next events unreadable;
     - ``damaged``: a batch has read corrupt data there, see ``why``;
@@ -133,7 +134,7 @@ class Positions(Protocol):
     """Ends of partitions, for one task. Never waits: a dead server delays only its partitions."""
 
     def open(self, spec: FlowSpec) -> None:
-        """Read partitions as ``spec`` requires. Called first after each claim of the task."""
+        """Read partitions as ``spec`` requires. Called first after each claim. Raises UserError."""
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         """Return known readable parts by partition. The task is woken when a result changes."""
@@ -142,7 +143,7 @@ class Positions(Protocol):
         """Make the next ``of`` return only data from after this call."""
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        """Try to read the first events of non-empty [start, end). The future fails as a read."""
+        """Try to read from non-empty [start, end). The future fails as a read. Wakes the task."""
 
     def describe(self, standstill: Standstill) -> str:
         """Return a text for people: the partition, its offset, the reason and the remedy."""
@@ -179,9 +180,9 @@ class FindingCuts(Protocol):
     """Positions of partitions whose logs an elected leader may truncate (KIP-320 of Kafka)."""
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
-        """Find where the current log diverges from that of the leader of ``leader_epoch``; None
-        when not below ``offset``. Needs an event at ``offset`` or above. The future fails with
-        CutError when the flow does not skip the lost part, else as a reader. Wakes the task."""
+        """Find the part below ``offset`` that the current log lost since ``leader_epoch``; None if
+        it lost nothing. Needs an event at ``offset`` or above. The future fails with CutError when
+        the flow does not skip the lost part, and as a read would. Wakes the task."""
 
 
 OpenPositions = Callable[[Callable[[], None]], Positions]

@@ -54,11 +54,12 @@ class RangedInput(ABC):
 
     @abstractmethod
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
-        """Return known partitions' readable ends. Called up to four times a second."""
+        """Return readable ends, without unknown partitions. Called up to four times a second."""
 
     @abstractmethod
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the events of [``start``, ``end``) in order. Called in an executor.
+        """Yield the events of [``start``, ``end``) in order. Called in an executor, or to retry a
+        failed read in the collector.
 
         Batches have a column ``seq``, the offsets as int64, and any of ``body`` (binary), ``ts``
         (timestamp in UTC, else the time of reading), ``host``, ``attrs`` and the columns of
@@ -66,4 +67,4 @@ class RangedInput(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  an input without connections has none to close
-        """Close connections. Called at the end of discovery, and in executors after each range."""
+        """Close connections. Called at the end of discovery or a probe, and after each range."""

@@ -1,5 +1,5 @@
 """Blocks: received lines, not split yet, with a common origin. A block is one copy out of the
-receive buffer, one item in the commit thread's queue, and one step of a source with a cursor."""
+receive buffer, one item in the commit thread's queue, and one change of the source's state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _BOOKKEEPING_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """Rules for splitting blocks into events. At most TRAILER_BYTES of ``trailers`` are stripped
-    from a line's end."""
+    """Rules for splitting blocks into events. At most two bytes of ``trailers`` are stripped from a
+    line's end. ``keep_empty``: empty lines become events."""
 
     max_line_bytes: int
     trailers: bytes
@@ -35,11 +35,11 @@ class ReceivedBlock:
     ``data[start:end]``.
 
     ``state``: changes of the source's state, journaled in the same frame as these lines, so a block
-    with state has at most ``FRAME_EVENTS`` lines. ``file_offset``: of ``data`` in its file; events
-    then have an ``offset``. ``file_places``: offsets of the lines when ``data`` is not the file's
-    content. ``on_durable`` is called in the event loop once the whole block is durable, with a seq
-    above its events that never falls; ``on_unfit`` with the reason when it can never be stored.
-    """
+    with state has at most ``journal.log.frame.MAX_ROWS`` lines. ``file_offset``: of ``data`` in its
+    file; events then have an ``offset``. ``file_places``: offsets of the lines when ``data`` is not
+    the file's content. ``on_durable`` is called in the event loop once the whole block is durable,
+    with a seq above its events that never falls; ``on_unfit`` with the reason when it can never be
+    stored."""
 
     data: bytes
     origin: Origin

@@ -51,11 +51,11 @@ always. Raises ConflictError for another owner, UnavailableError when a retry ma
 
 @dataclass(frozen=True)
 class Written:
-    """Result of writing a batch. ``events``: number of events given to the sink. Of these,
-    ``refused`` had implausible times, and ``dead_letters`` were refused by other sinks. ``files``
-    are to be renamed, source to target (URIs). ``commit`` makes the batch visible. When stages make
-    their directories, ``files`` come from the roots ``staged``, and the roots ``abandoned`` may
-    hold garbage."""
+    """Result of writing a batch. ``events``: number of events given to the sink; ``refused`` of
+    them had implausible times. ``dead_letters``: set by the loop, ``events`` if this is the sink of
+    dead letters. ``files`` are to be renamed, source to target (URIs). ``commit`` makes the batch
+    visible. When stages make their directories, ``files`` come from the roots ``staged``, and the
+    roots ``abandoned`` may hold garbage."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
@@ -70,8 +70,8 @@ class Written:
 class Attempt:
     """One attempt to write a batch. ``staging``: a directory (URI) for each of the sink's roots;
     empty when nothing is run. ``makes_staging``: the stage creates it. ``batch``: only for sinks
-    that write at once, in flows that deliver exactly once. ``patience_seconds``: time after which
-    to give up a failing server that has accepted nothing; None when the sink decides.
+    that write at once, in flows that deliver exactly once. ``patience_seconds``: give up a failing
+    server that has accepted nothing for this time; None when the sink decides.
     ``exactly_once``: no event may be in the target twice."""
 
     staging: Mapping[str, str] = field(default_factory=dict)

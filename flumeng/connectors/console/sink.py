@@ -73,7 +73,7 @@ def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def render(event: dict[str, Any]) -> str:
-    """Return an event as one line of JSON without control characters."""
+    """Return an event as printable JSON in one line, without nulls, of up to LINE_CHARACTERS."""
     shown = {name: _plain(value) for name, value in event.items() if value is not None}
     text = json.dumps(shown, ensure_ascii=False, default=str)
     if len(text) > LINE_CHARACTERS:
@@ -88,7 +88,8 @@ def _events(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return a column's values; times outside of Python's years 1 to 9999 become texts."""
+    """Return a column's values. If one is a time outside of Python's years 1 to 9999, all values
+    become texts; in a nested column, the same text."""
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):

@@ -1,1 +1,1 @@
-"""Source of replayed dead letters: the parts of a replay's list are partitions."""
+"""Dead letters in files: reports, purges, and the source ``letters``, which replays them."""

@@ -91,8 +91,8 @@ def each(
     damaged: dict[str, str],
     on_progress: OnProgress = lambda _files: None,
 ) -> Generator[tuple[DeadLetterFile, T]]:
-    """Yield ``work``'s results in the files' order, in parallel. Damaged files and reasons go to
-    ``damaged``, missing ones are skipped. ``on_progress`` gets increments of finished files."""
+    """Yield ``work``'s results other than None in order, in parallel. Damaged files and reasons go
+    to ``damaged``, missing ones are skipped. ``on_progress`` gets increments of finished files."""
 
     def done(file: DeadLetterFile) -> tuple[T | None, CorruptError | None]:
         try:

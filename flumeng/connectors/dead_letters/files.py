@@ -32,8 +32,8 @@ Keep = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 
 class Letters(Protocol):
-    """The rows of one dead letter file. Methods raise CorruptError (also for other files),
-    GoneError, UserError, UnavailableError."""
+    """The rows of one dead letter file. Methods raise CorruptError (also if the rows are no dead
+    letters), GoneError, UserError, UnavailableError."""
 
     def read(
         self, schema: pa.Schema, start: int = 0, end: int | None = None
@@ -41,7 +41,7 @@ class Letters(Protocol):
         """Yield all rows [start, end), in ``schema``."""
 
     def dead(self, selection: Selection) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield first row numbers and rows, with the columns ADDED; may omit unselected rows."""
+        """Yield first row numbers, and batches of the columns ADDED; may omit unselected rows."""
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
         """Return these rows as JSON, by row number."""
@@ -202,7 +202,8 @@ class JsonDeadLetters:
 def _with_rows(
     batches: Iterator[B], rows: Collection[int]
 ) -> Iterator[tuple[B, list[tuple[int, int]]]]:
-    """Yield batches with some of ``rows``: the rows' indices in the batch, and their numbers."""
+    """Yield the batches that contain some of ``rows``, with these rows' indices in the batch and
+    their numbers. The first batch begins with the lowest of ``rows``."""
     left = sorted(rows)
     first = left[0]
     for batch in batches:

@@ -30,7 +30,7 @@ MOST_FILES = 10_000
 
 @dataclass(frozen=True)
 class Purge:
-    """The dead letters of ``selection``; with ``replays``, only those that a replay has taken."""
+    """Dead letters of ``selection`` to purge; with ``replays``, only those a replay has taken."""
 
     selection: Selection
     replays: Replays | None = None
@@ -136,7 +136,7 @@ def _remove_leftovers(directory: DeadLetterDirectory, aside: str) -> None:
 def outdated(
     files: list[DeadLetterFile], keep: Keep, now: float, needed: Collection[str] = ()
 ) -> list[DeadLetterFile]:
-    """Return files beyond ``keep``, oldest first, except ``needed``. ``now``: epoch seconds."""
+    """Return up to MOST_FILES files beyond ``keep``, oldest first, without ``needed`` names."""
     left = sum(file.bytes for file in files)
     expired: list[DeadLetterFile] = []
     for file in sorted(files, key=lambda file: (file.modified, file.name)):

@@ -45,8 +45,8 @@ class DeadLettersReader:
         return MESSAGE_SCHEMA if self.messages else READ_SCHEMA
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Yield the selected events. Raises UnreadableError itself, with a row number as the
-        offset: ``seq`` is that of the original event."""
+        """Yield the selected dead letters as events. Raises UnreadableError with the row's offset,
+        which callers cannot derive from ``seq``: it is the original event's."""
         del address
         offset = piece.start
         try:
@@ -70,7 +70,8 @@ class DeadLettersReader:
     def _letters(
         self, directory: DeadLetterDirectory, listed: ListedFile, piece: Range, first: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the file's rows that lie in ``piece``, and the offset of each batch."""
+        """Yield the file's rows that lie in ``piece``, each batch after its offset. ``first``: the
+        offset of the file. Raises CorruptError if the file's size has changed."""
         path = directory.path_of(listed.name)
         with directory.errors(path):
             (info,) = directory.store.files.get_file_info([path])
@@ -117,7 +118,7 @@ def _filled(attrs: pa.MapArray) -> pa.MapArray:
 def _part(
     reader: DeadLettersReader, number: int
 ) -> tuple[DeadLetterDirectory, Selection, tuple[ListedFile, ...]]:
-    """Return a part of the replay's list. Marks the list as read."""
+    """Return a part of the replay's list, and its directory. Marks the list as read."""
     directory = DeadLetterDirectory(reader.location, dict(reader.resolved).__getitem__)
     selection, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
     replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)

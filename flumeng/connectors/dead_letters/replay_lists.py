@@ -1,7 +1,7 @@
 """Lists of the dead letters taken by replays, one list per replay, below ``ROOT/_replays/FLOW``. A
 list is written before the replay's flow. It counts once that flow exists or has read from it (mark
 ``.read``). Mark ``.done``: all its dead letters are in the sinks. Lists hold selections instead of
-row numbers, so that a purge keeps them valid."""
+row numbers: after a purge they still show which of the remaining dead letters were taken."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ BODY = pa.schema([EVENT_SCHEMA.field("body")])
 @dataclass
 class Listing:
     """``files`` that have dead letters to take. ``replayed``: number of selected ones taken before;
-    ``bodiless``: number of those without a body, which are no events."""
+    ``bodiless``: number of the others in files whose first row has no body, which are left out."""
 
     files: list[ListedFile] = field(default_factory=list)
     replayed: int = 0

@@ -22,7 +22,7 @@ class Selection:
     until: int | None = None
 
     def mask(self, letters: pa.RecordBatch) -> pa.BooleanArray:
-        """Return a mask of the selected ``letters``, which have the columns ADDED; no nulls."""
+        """Return a mask without nulls of the selected ``letters`` (rows of a dead letter file)."""
         mask = pa.repeat(pa.scalar(value=True), letters.num_rows)
         if self.reason:
             mask = pc.and_(mask, pc.match_substring(letters["dead_reason"], self.reason))

@@ -24,7 +24,7 @@ from flumeng.connectors.dead_letters.selection import Selection
 REASON_CHARACTERS = 120
 COUNTED_AT_ONCE = 2_000
 MOST_KINDS = 1_000
-"""Above this number of kinds, reasons are not distinguished."""
+"""The reasons of further kinds become OTHER."""
 OTHER = "(other reasons)"
 _VALUES = (
     (r"'[^']*'", "'...'"),

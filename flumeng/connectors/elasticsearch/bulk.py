@@ -1,5 +1,5 @@
-"""Stage that indexes a split by a few concurrent requests of some megabytes. Events rejected
-temporarily are sent again; after half a minute without progress the batch is retried."""
+"""Stage that indexes a split by a few concurrent requests of some megabytes. Temporarily rejected
+events are sent again. Without progress for RETRY_SECONDS, at first less, the batch is retried."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class IndexEvents:
 
 
 def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:
-    """Report a completed request's refused events; return their number."""
+    """Wait for a request, report its refused events, and return their number."""
     count = 0
     for events, reasons in sent.result():
         refuse(events, reasons)
@@ -114,7 +114,7 @@ class Request:
         return len(json_text.content_of(self.lines))
 
     def cut(self, most_bytes: int) -> Iterator[Request]:
-        """Split the request into equal parts of about ``most_bytes`` each."""
+        """Split the request into parts of equal length, of up to about ``most_bytes``."""
         rows = max(1, len(self) * most_bytes // max(self.bytes, 1))
         parts = math.ceil(len(self) / rows)
         rows = math.ceil(len(self) / parts)

@@ -27,7 +27,7 @@ class BulkBody:
         self.op = "create" if options.data_stream else options.op
 
     def check(self, events: pa.Schema) -> None:
-        """Raise UserError when the events' columns are missing or have an unsuitable type."""
+        """Raise UserError when a column is missing, of an unsuitable type, or reserved."""
         self._names.check(events)
         if self._routing is not None and self._routing not in events.names:
             raise UserError(f"routing needs the column {self._routing}, which is missing")
@@ -94,7 +94,7 @@ class IndexNames:
         self._most = min(VALUE_CHARACTERS, left // max(1, len(self._columns)))
 
     def check(self, events: pa.Schema) -> None:
-        """Raise UserError when ``events`` lack a column that the index name contains."""
+        """Raise UserError when a column of the index name is missing or of an unsuitable type."""
         if self._unit and not ("ts" in events.names and _is_time(events.field("ts").type)):
             raise UserError("index needs the column ts as a time, which the filters do not keep")
         for name in self._columns:
@@ -137,8 +137,8 @@ class IndexNames:
 
 
 def legal(value: str | None, most: int = VALUE_CHARACTERS, *, first: bool = False) -> str:
-    """Return ``value`` as a legal part of an index name. A ``first`` part does not begin with
-    ``-``, ``_`` or ``+``, and is not ``.`` or ``..``."""
+    """Return ``value`` as a legal part of an index name, of up to ``most`` characters. A ``first``
+    part does not begin with ``-`` or ``_``, and does not consist of dots."""
     part = _ILLEGAL.sub("-", (value or "").lower())
     if first:
         part = part.lstrip("-_")

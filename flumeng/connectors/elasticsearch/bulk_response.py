@@ -56,7 +56,8 @@ class Response(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Positions in the request of the events to retry or refused; all others are indexed."""
+    """Events by position in the request: ``again`` are to be retried, ``refused`` have reasons, all
+    others are indexed. ``trouble``: the first reason to retry. ``overloaded``: a status 429."""
 
     again: Sequence[int] = ()
     trouble: str = ""

@@ -107,8 +107,9 @@ class Cluster:
         self._installing = threading.Lock()
 
     def bulk(self, body: bytes) -> bytes:
-        """Send a bulk request; return the response. Raises OverloadedError, TooLargeError when not
-        executed, other UnavailableError when that is unknown, UserError for a permanent error."""
+        """Send a bulk request; return the response. Raises TooLargeError if not executed, UserError
+        for a permanent error, else OverloadedError or UnavailableError: it may have been
+        executed."""
         target = f"/_bulk?filter_path={ANSWERED}"
         if self._connection.pipeline is not None:
             target += f"&pipeline={quote(self._connection.pipeline, safe='')}"

@@ -1,5 +1,5 @@
-"""Elasticsearch sink: bulk requests built by column. ``_id`` and index depend only on the event:
-repeats are indexed once. Events wait while the cluster fails; refused ones are dead letters."""
+"""Elasticsearch sink. With ``id: event``, ``_id`` and index depend only on the event: repeats are
+indexed once. Events wait while the cluster fails; refused ones are dead letters."""
 
 from __future__ import annotations
 

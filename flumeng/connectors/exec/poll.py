@@ -40,7 +40,8 @@ class ExecPoll:
         self._run: _Run | None = None
 
     def ask(self, state: str, due: datetime) -> Answer:
-        """Return the command's lines for ``due``. FLUMENG_SINCE <= ``due``, in late retries too."""
+        """Return the command's lines for ``due``. FLUMENG_SINCE <= ``due``, in late retries too.
+        Raises UserError if the command fails, CorruptError for an invalid ``state``."""
         taken = _moment(state) if state else None
         due_times = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
         with self._started(environment() | due_times) as run:
@@ -95,7 +96,7 @@ class _Run:
 
     @property
     def stderr_end(self) -> str:
-        """The last part of standard error after a colon; empty when nothing was printed."""
+        """A colon and the last part of standard error; empty when nothing was printed there."""
         text = " ".join(scrub(self._stderr.decode(errors="replace")).split())
         return f": {text}" if text else ""
 

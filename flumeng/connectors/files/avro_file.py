@@ -81,7 +81,7 @@ def _type(path: str, kind: pa.DataType) -> Any:
 
 
 def _numbers(rows: pa.Table) -> pa.Table:
-    """Return ``rows`` with times and dates as integers: Python's years end at 9999."""
+    """Return ``rows`` with unnested times and dates as integers: Python's years end at 9999."""
     for number, field in enumerate(rows.schema):
         column = rows.column(number)
         if pa.types.is_timestamp(field.type):

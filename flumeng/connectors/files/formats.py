@@ -172,8 +172,8 @@ class CsvFile:
 
 
 def csv_texts(rows: pa.Table) -> pa.Table:
-    """Return the columns in CSV's types, with binary columns in base64. In ``body`` invalid UTF-8
-    becomes U+FFFD; then ``body_base64`` has the exact bytes."""
+    """Return the columns in CSV's types, with binary columns in base64. A binary ``body`` becomes
+    text, in which invalid UTF-8 becomes U+FFFD; ``body_base64`` then has the exact bytes."""
     rows = plain(rows)
     for number, field in enumerate(rows.schema):
         column = rows.column(number)

@@ -1,5 +1,5 @@
-"""Files sink: files in a lake, by event time, each event visible once. Executors write one uniquely
-named file per split and directory into the batch's staging, and report names and counts."""
+"""Files sink: files in a lake, each event visible once. Executors write uniquely named files, one
+or more per split and directory, into the batch's staging, and report names and counts."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class FilesSink:
 
 @dataclass(frozen=True)
 class StageFiles:
-    """Stage that writes a split's events to files in ``staging``, and yields one row per file. A
-    row without a source reports too many files. ``secrets`` are the location's, by reference, as
-    executors may be unable to resolve them."""
+    """Stage that writes a split's events to files in ``staging``, and yields one row per file or
+    marker. A row without a source reports too many files. ``secrets`` are the location's, by
+    reference, as executors may be unable to resolve them."""
 
     options: Files
     staging: str

@@ -1,5 +1,5 @@
-"""Finds the journals of the upstream flow. A journal is offered when its server has reported its
-bounds; until then the cursor keeps its events. A closed one ends at its registered end."""
+"""Finds the upstream flow's journals. A new one is offered when its server has reported its bounds;
+until then this flow's cursor keeps its events. A closed one ends at its registered end."""
 
 from __future__ import annotations
 

@@ -87,14 +87,14 @@ class FlowJournals:
         }
 
     def require_readable(self, journal: str) -> None:
-        """Check access to the journal. Raises DeniedError when this process may not read it."""
+        """Raise DeniedError when this process may not read the journal; ignore silent servers."""
         address = self.addresses([journal]).get(journal)
         if address is not None:
             with suppress(UnavailableError, CorruptError), self._connect(address) as client:
                 next(client.read(journal, 0, 0), None)
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """Return by journal when the event at the offset was received, in epoch microseconds."""
+        """Return by journal the event's time, if readable, in epoch microseconds."""
         addresses = self.addresses(at)
 
         def time_of(name: str) -> int | None:

@@ -132,7 +132,7 @@ class _Connection:
                 self._socket.sendall(content[start : start + PIECE_BYTES])
 
     def finish(self, *, wait_for_close: bool) -> None:
-        """End the stream and wait until the server, having read all data, closes the connection."""
+        """End the stream; if ``wait_for_close``, wait until the server has read all and closes."""
         with self._translated("close"):
             self._require_open()
             if isinstance(self._socket, ssl.SSLSocket):

@@ -28,8 +28,8 @@ def check(events: pa.Schema) -> None:
 
 
 def rows(events: pa.RecordBatch) -> pa.BinaryArray:
-    """Return each event as an RFC 5424 message. Missing or invalid values become ``-``, and a
-    missing priority becomes user.notice."""
+    """Return each event as an RFC 5424 message. A missing or invalid facility becomes user, such a
+    severity notice, and other missing fields of the header ``-``."""
     content = "message" if "message" in events.schema.names else "body"
     return pc.binary_join_element_wise(
         pc.binary_join_element_wise(b"<", _priority(events), b">1", b""),
@@ -56,7 +56,7 @@ def _number(events: pa.RecordBatch, name: str, end: int, default: int) -> pa.Arr
 
 
 def _name(events: pa.RecordBatch, name: str, most: int) -> pa.BinaryArray:
-    """Return the column as printable ASCII without spaces; other bytes become ``?``."""
+    """Return up to ``most`` bytes of printable ASCII without spaces; other bytes become ``?``."""
     text = _column(events, name)
     plain = pc.replace_substring_regex(text, rb"[^!-~]", b"?")
     return pc.binary_slice(plain, 0, most)

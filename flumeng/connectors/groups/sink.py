@@ -312,7 +312,8 @@ class Availability:
             return first
 
     def note(self, took: Collection[int], failed: Mapping[int, str]) -> None:
-        """Record members that took splits or failed. Failures in a back-off do not prolong it."""
+        """Record members that took splits or failed; a member that did both has failed. Failures in
+        a back-off do not prolong it."""
         with self._lock:
             now = self._clock()
             for number in set(took) - failed.keys():

@@ -34,11 +34,11 @@ from flumeng.platform.rate_limited_log import RateLimitedLog
 log = logging.getLogger(__name__)
 
 HELD_SECONDS = 1.0
-"""Waiting senders get 429 after the journal has accepted nothing for this long."""
+"""When the source was paused for this long by a blocked journal, waiting senders get 429."""
 
 STRANGER_BYTES = 1 << 20
-"""Bytes of a refused body that are read and dropped: a sender that is cut off while sending may not
-read the answer."""
+"""Bytes of an unauthorized sender's body that are read and dropped: a sender that is cut off while
+sending may not read the answer."""
 
 RETRY_SECONDS = 1
 PARSE_THREADS = 2
@@ -56,7 +56,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 @dataclass(frozen=True)
 class KnownPath:
     """A path with a known protocol (Splunk HEC, Loki). ``status`` and ``answer`` are the reply to
-    accepted events, ``content_type`` replaces a wrong header, ``options`` allows OPTIONS probes."""
+    accepted requests, ``content_type`` replaces the header, ``health`` allows GET and HEAD probes,
+    ``options`` OPTIONS probes."""
 
     status: int = 200
     answer: Mapping[str, object] = field(default_factory=dict)
@@ -325,7 +326,8 @@ class HttpApp:
             raise self._later()
 
     def _submit(self, pieces: list[Messages], origin: Origin) -> asyncio.Future[int]:
-        """Submit the pieces in order and return the future of the last one."""
+        """Submit the pieces in order. Return a future of a sequence number above all their events,
+        which resolves once all are durable, and fails if a piece cannot be stored."""
         durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def tell(end: int) -> None:

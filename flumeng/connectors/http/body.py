@@ -93,8 +93,8 @@ class OverBoundError(Exception):
 
 
 class MemoryBound:
-    """Limits the memory of all requests together. A single request may exceed the limit, for larger
-    bodies. Thread-safe."""
+    """Limits the memory of all requests together. A request may exceed the limit while no other
+    request holds memory. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -227,8 +227,9 @@ def _kind(content_type: str) -> str:
 
 def messages(body: bytes, content_type: str) -> Iterator[Messages]:
     """Yield checked events in pieces that fit into frames, or raise RefusedError. With a JSON type
-    each array entry, concatenated value or single value is an event, verbatim. Any other body is
-    lines; with a type of JSON lines each must be JSON."""
+    each array entry, value of a sequence or concatenation, or single value is an event, verbatim;
+    with Logplex's type, each octet-counted message. Any other body is lines; with a type of JSON
+    lines each must be JSON, or the body a concatenation."""
     kind = _kind(content_type)
     body = body.removeprefix(_BOM)
     if kind in _LINES_OF_JSON:

@@ -1,5 +1,5 @@
-"""HTTP sink: events as JSON in retried requests. A request and its key depend only on the split's
-events, their order and the batch number. So a repeated batch sends the same requests."""
+"""HTTP sink: events as JSON in retried requests. With exactly-once delivery, requests and keys
+depend only on a split's events, their order and the batch number: a repeated batch repeats them."""
 
 from __future__ import annotations
 

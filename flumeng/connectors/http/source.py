@@ -30,7 +30,7 @@ CLOSE_SECONDS = 1
 
 
 class HttpSource(Source):
-    """Receives requests, and journals their events before the answer."""
+    """Receives requests, submits their events, and answers as the option ``ack`` says."""
 
     spreads = True
 

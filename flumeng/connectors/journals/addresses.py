@@ -1,6 +1,7 @@
 """Current addresses of journals: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
-Entries are reread after ``REREAD_SECONDS``, sooner while a node is not live or a server lacks the
-journal. They are not watched: watches would notify each of n collectors of each of n nodes."""
+Entries are reread after ``REREAD_SECONDS``, sooner while a node is not live or a server does not
+serve the journal. They are not watched: watches would notify each of n collectors of each of n
+nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True)
 class _Cached(Generic[V]):
-    """``value`` was read at ``read_at``, and is reread at ``reread_at``."""
+    """``value`` was read at ``read_at``; due at ``reread_at``, in doubt after ``doubt_seconds``."""
 
     value: V
     read_at: float
@@ -62,12 +63,12 @@ class Addresses:
         return addresses
 
     def due(self, journals: Iterable[str]) -> list[str]:
-        """Return the journals that ``reread`` would read now."""
+        """Return the journals whose entry, or whose node's entry, has to be reread now."""
         now = self.clock()
         return [name for name in journals if self._due_at(name) <= now]
 
     def doubt(self, journals: Iterable[str]) -> None:
-        """Reread the addresses early, with back-off: they did not serve these journals."""
+        """Make addresses due early, with back-off: they did not serve these journals."""
         with self._lock:
             for name in journals:
                 journal = self._journals.get(name)
@@ -78,8 +79,7 @@ class Addresses:
                     self._nodes[journal.value] = _doubted(node)
 
     def reread(self, journals: Iterable[str]) -> bool:
-        """Read due journals and nodes once. Returns whether an address changed; False when
-        ZooKeeper does not answer."""
+        """Do as ``read``, but ignore UnavailableError. Returns whether an address changed."""
         names = sorted(set(journals))
         before = self.of(names)
         with suppress(UnavailableError):
@@ -87,7 +87,7 @@ class Addresses:
         return self.of(names) != before
 
     def read(self, journals: Sequence[str]) -> None:
-        """Do as ``reread``, but raise UnavailableError when ZooKeeper does not answer."""
+        """Read due journals and nodes. Raises UnavailableError if ZooKeeper does not answer."""
         now = self.clock()
         self._read_journals([name for name in journals if _due(self._journals, name, now)])
         nodes = {journal.value for journal in map(self._journals.get, journals) if journal}
@@ -144,7 +144,7 @@ def _due(entries: dict[str, _Cached[V]], name: str, now: float) -> bool:
 
 
 def _cached(before: _Cached[V] | None, value: V, now: float) -> _Cached[V]:
-    """Return the new entry; a missing value is reread soon."""
+    """Return the new entry; a missing value is reread soon, a changed one resets the back-off."""
     reread_at = now + (REREAD_SECONDS if value else DOUBT_SECONDS)
     if before is None or before.value != value or now >= before.read_at + REREAD_SECONDS:
         return _Cached(value, now, reread_at)
@@ -152,7 +152,7 @@ def _cached(before: _Cached[V] | None, value: V, now: float) -> _Cached[V]:
 
 
 def _doubted(entry: _Cached[V]) -> _Cached[V]:
-    """Return the entry, to be reread soon; each doubt doubles the wait until the value changes."""
+    """Return the entry, due ``doubt_seconds`` after it was read. The next wait is twice as long."""
     reread_at = entry.read_at + entry.doubt_seconds
     if reread_at >= entry.reread_at:
         return entry

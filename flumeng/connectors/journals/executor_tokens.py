@@ -13,7 +13,7 @@ from flumeng.platform.security.credentials import Keystore
 
 @dataclass(frozen=True)
 class ExecutorTokens:
-    """Tokens, signed with the current certificates in these files. Methods raise UserError."""
+    """Signs tokens with ``own``; executors prove to hold ``executor``. Methods raise UserError."""
 
     own: Keystore
     executor: Keystore

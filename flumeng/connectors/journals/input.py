@@ -77,6 +77,6 @@ class JournalPositions(WatchedPositions):
 
 
 def describe(standstill: Standstill) -> str:
-    """Return one sentence for operators, with the command that helps."""
+    """Return one sentence for operators, with the command that helps, if any."""
     journal = journal_of(standstill.partition)
     return described(replace(standstill, partition=journal), _TEXTS, node=node_of(journal))

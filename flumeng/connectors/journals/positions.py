@@ -25,7 +25,7 @@ CHECK_SECONDS = 1.0
 GATHER_SECONDS = 0.02
 """Tasks that start to watch within this time share a request."""
 POLL_SECONDS = 1.0
-"""Pause between watches that an overloaded server ends early."""
+"""Least time from start to start of watches: an overloaded server ends them early."""
 BACKOFF_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 10.0
 
@@ -34,7 +34,7 @@ Follow = Callable[[str, WatchRequest], AsyncGenerator[WatchAnswer, None]]
 
 def pace(servers: int) -> tuple[float, float]:
     """Return the minimum gap between answers and the heartbeat interval of one server, in seconds.
-    They limit all servers to about 1,000 answers and 40 heartbeats a second."""
+    They limit up to 400 servers together to about 1,000 answers and 40 heartbeats a second."""
     return min(max(0.02, servers / 1000), 0.5), min(max(2.0, servers / 40), 10.0)
 
 
@@ -83,13 +83,13 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._thread = fail_fast.start("positions", self._run)
 
     def close(self) -> None:
-        """End all watches and both threads; blocks until then."""
+        """End all watches; blocks until the watcher's thread has ended."""
         self._closing = True
         self._call(self._wake.set)
         self._thread.join()
 
     def _on_owners(self) -> None:
-        """Start watches soon, once for all changes until then."""
+        """Adapt the watches soon, once for all changes until then."""
         if not self._gathering:
             self._gathering = True
             self._call(self._wake.set)

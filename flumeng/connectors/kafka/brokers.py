@@ -1,5 +1,6 @@
-"""Requests of a discovery task to Kafka's brokers, each for many topics or partitions. Calls block
-for a limited time. An error of one topic or partition does not affect the others."""
+"""Requests of discovery tasks and collectors to Kafka's brokers, for many partitions at once. Calls
+block for a limited time. An error of one partition, or a lasting one of a topic, spares the
+others."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ class Brokers(Protocol):
 
     def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         """Return times, in microseconds, of the messages at these offsets, or of the next messages.
-        Partitions that do not answer in time are missing."""
+        Partitions that do not answer in time, or exceed TIMES_AT_ONCE, are missing."""
 
     def compare(self, key: PartitionKey, offset: int, leader_epoch: int) -> None:
         """Raise CutError when the log was truncated below ``offset`` after the given leader epoch.

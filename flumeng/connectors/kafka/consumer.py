@@ -48,8 +48,8 @@ class RangeConsumer:
         comes when no more can follow. ``on_taken`` is called when messages have arrived, before
         they are converted.
 
-        Raises CorruptError when ``start`` no longer exists, UserError, and UnavailableError when
-        nothing arrives for PROGRESS_SECONDS.
+        Raises CorruptError when ``start`` no longer exists or data is damaged, UserError, and
+        UnavailableError when nothing arrives for PROGRESS_SECONDS.
         """
         label, at, moved_at = f"{topic} [{number}]", start, self._clock()
         self._client.assign(topic, number, start)

@@ -54,7 +54,7 @@ class KafkaFinder:
 
     @classmethod
     def probe(cls, options: KafkaSource) -> None:
-        """Implements ``ProbedFinder``. Raises UserError when a named topic is missing."""
+        """Implements ``ProbedFinder``. Raises UserError for a missing or forbidden named topic."""
         brokers = KafkaBrokers(Access.of(options), committed=options.isolation == "committed")
         try:
             described = brokers.describe(options.topics)

@@ -115,7 +115,7 @@ class InKafka:
         return Messages(rows)
 
     def append_encoded(self, messages: Messages) -> int:
-        """Queue messages. Raises as ``sync``; after HeldError, call again to continue."""
+        """Queue messages; return their total. Raises as ``sync``; after HeldError, call again."""
         produce, topic = self._producer.produce, self._options.topic
         while messages.next < len(messages.rows):
             value, key, micros, headers = messages.rows[messages.next]
@@ -131,8 +131,8 @@ class InKafka:
         return self._appended
 
     def sync(self) -> int:
-        """Wait until all in-sync replicas have all events. Raises HeldError while brokers do not
-        answer, JournalFailedError when they permanently refuse an event."""
+        """Wait until all in-sync replicas have all events; return the number of events. Raises
+        HeldError after ANSWER_SECONDS, JournalFailedError when an event is refused for good."""
         left = self._producer.flush(ANSWER_SECONDS)
         self._require_sound()
         if left:

@@ -17,9 +17,9 @@ class KafkaJournal(KafkaBrokers, OutsideJournal):
     """Ingest workers produce the received events, one message an event, and collect tasks read the
     topic. Senders are answered when all replicas in sync have their events.
 
-    A message has the body as its value, the host as its key, and an attribute an header; its time
-    is the event's, to the millisecond. How long messages are kept is set in Kafka: longer than the
-    flow may ever be behind.
+    A message has the body as its value, the host as its key, and the attributes as headers; its
+    time is the event's, to the millisecond. How long messages are kept is set in Kafka: longer than
+    the flow may ever be behind.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.kafka.journal:InKafka"

@@ -67,7 +67,7 @@ _consume = _function("consume_batch_queue", c_ssize_t, c_void_p, c_int, POINTER(
 
 
 class MessageBatch:
-    """Messages in order, as an array ``records`` of MESSAGE. Leaving the context frees them."""
+    """Messages and errors, as an array ``records`` of MESSAGE. Leaving the context frees them."""
 
     def __init__(self, messages: Numbers) -> None:
         self._messages = messages
@@ -86,7 +86,7 @@ class MessageBatch:
         return KafkaError(int(record["code"]), text.decode(errors="replace"))
 
     def examined(self, chosen: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return times, timestamp types and header handles (0: none). Not for error records."""
+        """Return times in ms, their types, and header handles (0: none). Not for error records."""
         columns = (
             np.empty(len(chosen), np.int64),
             np.empty(len(chosen), np.int32),

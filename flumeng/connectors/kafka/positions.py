@@ -61,7 +61,7 @@ UNKNOWN = Reach("", 0, trouble="the name is not that of a Kafka partition")
 
 
 def source_of(spec: FlowSpec) -> KafkaSource | None:
-    """Return the flow's Kafka source, of which there is at most one."""
+    """Return the flow's only Kafka source, or None."""
     sources = (part.options for part in spec.partitioned)
     return next((options for options in sources if isinstance(options, KafkaSource)), None)
 
@@ -109,7 +109,7 @@ class KafkaPositions:
         self._watcher = self._watchers.of(self._source) if self._source else None
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Return how far each partition can be read; empty once the flow has no Kafka source."""
+        """Return how far known partitions can be read; empty if the flow has no Kafka source."""
         if self._watcher is None:
             return {}
         names = frozenset(partitions)

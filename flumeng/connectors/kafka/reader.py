@@ -1,5 +1,5 @@
 """Reads ranges of Kafka partitions. A recreated topic has other messages at the same offsets. So
-the topic id, which is never reused, is checked before a range is read and messages are yielded."""
+the topic id, which is never reused, is checked before reading, and before yielding messages."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _events(of_messages: Columns, piece: Range, partition: KafkaPartition) -> pa
 
 
 def _as_journaled(events: pa.RecordBatch) -> pa.RecordBatch:
-    """Restore events of flumeng's journal. Raises CorruptError for another producer's messages."""
+    """Restore events of flumeng's journal. Raises CorruptError if key or headers are not UTF-8."""
     try:
         received = {
             "host": events["key"].cast(pa.string()).fill_null(""),

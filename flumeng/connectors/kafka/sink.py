@@ -59,7 +59,7 @@ class KafkaSink:
         return self._options.event_id
 
     def probe(self) -> None:
-        """Raise UserError for a missing topic, even one that brokers would create on use."""
+        """Raise UserError for a missing topic without columns, even if brokers would create it."""
         with self._stage.producer() as producer:
             topics = producer.listed()
         topic = self._options.topic
@@ -129,7 +129,7 @@ class Produce:
     def _with_topic(
         self, producer: KafkaProducer, events: pa.RecordBatch, refuse: Refuse
     ) -> pa.RecordBatch:
-        """Refuse events without a topic; return the others. UserError if all lack the same one."""
+        """Refuse events without a topic; return the others. UserError if a fixed one is missing."""
         topic = self.options.topic
         if not COLUMN.search(topic):
             for reason in producer.missing([topic]).values():

@@ -87,7 +87,7 @@ class ExtentWatcher(EndWatcher[Extent]):
     def _troubles(
         self, partitions: Mapping[str, KafkaPartition], described: Described
     ) -> dict[str, str]:
-        """Return partitions whose topic is missing, recreated or refused, with reasons."""
+        """Return by partition why it is missing, or its topic is deleted, recreated or refused."""
         self._absent = {topic: self._absent.get(topic, 0) + 1 for topic in described.absent}
         troubles: dict[str, str] = {}
         for name, partition in partitions.items():
