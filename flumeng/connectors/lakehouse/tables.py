@@ -198,8 +198,8 @@ class Caller:
     answer_seconds: float = 20.0
     """Time limit of a call; the task's whole step may take 30 s."""
     forget_seconds: float = 300.0
-    """For this long after the start of a hanging call other calls raise UnavailableError. Then it is
-    abandoned: its server may be gone."""
+    """For this long from the start of a hanging call, other calls raise UnavailableError. Then it
+    is abandoned: its server may be gone."""
     pause_seconds: float = 0.05
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
     _last: threading.Thread | None = None

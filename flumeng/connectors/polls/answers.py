@@ -171,8 +171,7 @@ class AnswerFiles:
                     raise CorruptError(f"{self._name}/{name} has {first} rows, expected {end}")
 
     def remove_below(self, number: int) -> None:
-        """Remove files of due times below ``number``, including files that ZooKeeper never recorded.
-        """
+        """Remove files of due times below ``number``, also those that ZooKeeper never recorded."""
         with self._explained():
             selector = fs.FileSelector(self._directory, allow_not_found=True)
             for info in self._store.files.get_file_info(selector):

@@ -144,8 +144,7 @@ class LanePoller:
             self.answered = replace(self.answered, trouble=trouble)
 
     def _ask_next(self, lane: LaneLog) -> tuple[float, bool]:
-        """Poll at most once. Returns seconds until the next poll, and whether no due time is left.
-        """
+        """Poll at most once. Returns seconds until the next poll, and whether all is polled."""
         polls = self._polls or self._read()
         ack = self.store.read(ack_path(self.flow, self.partition))
         acked = ack.value.offset if ack else 0

@@ -17,7 +17,7 @@ _REUSED_PREFIX = "tail-reused:"
 
 
 class FileKey(NamedTuple):
-    """A file's device and inode. ``cut`` above 0: former content of a truncated or replaced file."""
+    """A file's device and inode. ``cut`` above 0: former content, truncated or replaced."""
 
     device: int
     inode: int

@@ -265,8 +265,7 @@ class TrackedFiles:
 
     def leave(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
         """Release a file whose inode is another file's; return the state changes. The released
-        content is tracked, unless it was renamed before it was read, or is a copy read to its end.
-        """
+        content is tracked, unless it was renamed unread, or is a copy that was read to its end."""
         before, key = file.cursor, file.key
         is_copy = before.identity and file.name != before.path
         is_renamed = file.followed and not before.offset and file.name != before.path
