@@ -182,7 +182,8 @@ def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statisti
 
 
 def _bounds(group: pq.Statistics) -> tuple[Any, Any] | None:
-    """Return minimum and maximum; None for types that readers interpret differently in JSON."""
+    """Return minimum and maximum; None if they are unknown, texts over SHORT_BYTES, or of a type
+    that readers interpret differently in JSON, such as floats."""
     try:
         low, high = (group.min, group.max) if group.has_min_max else (None, None)
     except (OverflowError, ValueError):
@@ -204,7 +205,8 @@ def _json(value: Any) -> Any:
 
 
 def _partitions(table: Any, events: pa.Schema) -> tuple[Partition, ...]:
-    """Return how a table is partitioned: by columns of the events, or by their day."""
+    """Return how a table is partitioned: by columns of the events, or, for a name like ``ts_day``,
+    by the day of a column ``ts``."""
     parts = []
     for name in table.metadata().partition_columns:
         column = name.removesuffix(_DAY)

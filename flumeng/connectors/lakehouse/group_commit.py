@@ -4,12 +4,12 @@ Rules
 1. One commit of a table runs at a time. Meanwhile other tasks wait, and one of them then commits
    for all.
 2. A single task never waits. With other tasks, a commit starts when all or many of them wait, or
-   after ``gather_seconds`` and at least ``gap_seconds`` after the last one.
+   after ``gather_seconds`` and at least ``gap_seconds`` after the start of the last one.
 3. Each member of a group is fenced by its batch number. All numbers are read through the handle
    that commits the group. If another owner of a member's task committed the batch before the handle
-   was made, the number shows it, and the member is left out. If it commits afterwards, the table
-   rejects the group's commit, and the numbers are reread. So any member may commit, and needs no
-   epoch.
+   was made, the number shows it, and the member is left out. If that owner commits afterwards, the
+   table rejects the group's commit, and the numbers are reread. So any member may commit, and needs
+   no epoch.
 4. A group commits all or nothing. After an error each member commits alone, so that an error of one
    member affects no other. The numbers also settle a commit of unknown outcome.
 5. A member waits for a bounded time. Its files may still be committed later, as after any lost
@@ -51,8 +51,8 @@ def to_commit(
     fits: Callable[[Sequence[TableFile]], bool],
 ) -> tuple[list[Addition], list[Addition]]:
     """Return the additions to commit, and those that do not fit; both without batches that the
-    table has already. ``last`` returns a series' last number in the table. Of two additions with
-    the same number, as by an old and a new owner, one is committed."""
+    table has already. ``last`` returns a series' last number in the table. Of additions of the same
+    batch, as by an old and a new owner, only the first that fits is committed."""
     taken: list[Addition] = []
     unfit: list[Addition] = []
     numbers: dict[str, int] = {}
@@ -79,7 +79,8 @@ def numbers(additions: Iterable[Addition]) -> dict[str, int]:
 
 @dataclass(eq=False)
 class _Call:
-    """A task's call. ``alone``: its group failed with ``error``. ``settled``: outcome is final."""
+    """A task's call. ``alone``: its group failed with ``error``, so it commits without others.
+    ``settled``: the outcome is final."""
 
     addition: Addition
     task: str
@@ -99,7 +100,8 @@ class GroupCommit:
 
     gather_seconds: float = 0.1
     gap_seconds: float = 1.0
-    """Time between commits, shorter than a batch: the next one is written while a commit waits."""
+    """Least time from start to start of commits, shorter than the writing of a batch: the next
+    batch is written while a commit waits."""
     clock: Callable[[], float] = time.monotonic
     _news: threading.Condition = field(default_factory=threading.Condition)
     _waiting: list[_Call] = field(default_factory=list)
@@ -114,7 +116,7 @@ class GroupCommit:
 
     def commit(self, addition: Addition, task: str, add: Add, patience_seconds: float) -> bool:
         """Commit ``addition`` together with those of other tasks. Return whether it fits the table.
-        Raises the errors of ``add``, and UnavailableError on timeout."""
+        Raises the errors of ``add``, and UnavailableError after waiting ``patience_seconds``."""
         call = _Call(addition, task, self.clock() + patience_seconds)
         with self._news:
             self._waiting.append(call)
@@ -156,7 +158,8 @@ class GroupCommit:
             self._end(calls)
 
     def _take(self, call: _Call) -> list[_Call]:
-        """Wait for other tasks; then return the waiting calls to commit together with ``call``."""
+        """Wait for other tasks; then return the waiting calls to commit together with ``call``.
+        If ``call`` is to commit alone, return it without waiting."""
         with self._news:
             now = self.clock()
             if not call.alone:

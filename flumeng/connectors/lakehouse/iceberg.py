@@ -79,7 +79,8 @@ class IcebergTable(Table):
         )
 
     def _append(self, table: Any, additions: Sequence[Addition]) -> None:
-        """Commit the additions; table properties are overridden for this commit only."""
+        """Commit the additions, and expire snapshots if the options say so. Table properties are
+        overridden for this commit only."""
         once = {**MERGING, **table.properties, RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": once})
         keep = self._options.snapshots
@@ -103,7 +104,8 @@ class IcebergTable(Table):
             iceberg_snapshots.remove_files(table, gone)
 
     def _located(self, directory: str) -> str:
-        """Return the location for ``file_store``, with the options' credentials."""
+        """Return the location for ``file_store``; on S3 with the options' server, region and
+        credentials."""
         if store_of(directory) != "s3":
             return directory
         query: dict[str, str] = {}
@@ -208,7 +210,8 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def _identified(files: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """Return ``files`` with the table's field ids, by which readers find columns."""
+    """Return ``files`` with the table's field ids, by which readers find columns. A column of
+    another type than in the table stays without."""
     return pa.schema(
         [
             table.field(column.name).with_nullable(column.nullable)
@@ -304,7 +307,8 @@ def _properties(options: Iceberg) -> dict[str, str]:
 
 
 def _address(catalog: Catalog) -> str:
-    """Return the catalog's address with the password; for PostgreSQL also with the driver."""
+    """Return the catalog's address; with the password of an SQL catalog, and with driver and time
+    limits for PostgreSQL."""
     if catalog.type != "sql":
         return catalog.uri
     url = imported("sqlalchemy", "iceberg").make_url(catalog.uri)

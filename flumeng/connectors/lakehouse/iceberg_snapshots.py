@@ -21,7 +21,8 @@ DEFAULT_AGE_MS, DEFAULT_LEAST = 3_600_000, 20
 
 
 def expired(metadata: Any, keep: Snapshots, now_ms: int) -> list[Any]:
-    """Return the snapshots to expire, oldest first; none when fewer than AT_ONCE."""
+    """Return the snapshots to expire, oldest first; none when fewer than AT_ONCE, or when the table
+    has ``gc.enabled=false``."""
     if metadata.properties.get("gc.enabled", "true").lower() == "false":
         return []
     chain = _appended(metadata)
@@ -37,7 +38,8 @@ def _is_own(snapshot: Any) -> bool:
 
 
 def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
-    """Return age in ms and number of snapshots, by flow, else branch, else table, else default."""
+    """Return the age in ms and the number of snapshots to keep, as set in the flow, else in the
+    branch, else in the table, else by default."""
     branch = metadata.refs.get("main")
 
     def of_branch_or_table(name: str, by_branch: int | None, default: int) -> int:
@@ -67,7 +69,8 @@ def _appended(metadata: Any) -> list[Any]:
 
 
 def remove_files(table: Any, gone: Sequence[Any]) -> None:
-    """Delete metadata files only of snapshots ``gone``. Errors leave orphans, and are logged."""
+    """Delete metadata files that only the snapshots ``gone`` use. Errors are logged, and leave
+    orphans."""
     try:
         dropped: dict[str, int] = {}
         for snapshot in gone:

@@ -16,13 +16,13 @@ Values = tuple[str | None, ...]
 """Partition values as text; None for null."""
 
 LONGEST_BYTES = 1024
-"""Longest text to partition by: statistics, which give the partition, omit longer texts."""
+"""Longest text to partition by. Parquet statistics, which give the partition, omit long texts."""
 _UNITS = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition field. ``name``: the name of the field in the table."""
+    """A partition field called ``name`` in the table: ``transform`` of an event ``column``."""
 
     name: str
     column: str

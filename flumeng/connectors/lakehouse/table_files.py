@@ -73,7 +73,8 @@ class TableFile:
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Stage that writes a split to files, one row each; a row without a path: too many files."""
+    """Stage that writes a split to files, and yields a row for each; only a row without a path when
+    there are too many files."""
 
     layout: Layout
     gathered_bytes: int = GATHERED_BYTES

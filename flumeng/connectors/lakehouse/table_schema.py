@@ -16,7 +16,8 @@ _FRACTIONS = (pa.float32(), pa.float64())
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a fit. ``files``: file columns as in the table once ``added`` and ``widened``."""
+    """Result of a fit. ``files``: event columns in the types of the table, once it has the columns
+    ``added`` and the types ``widened``."""
 
     files: pa.Schema
     added: tuple[pa.Field, ...] = ()
@@ -25,7 +26,8 @@ class Fit:
 
 def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
     """Fit event columns to the table; ``add`` and ``widen`` allow new columns and wider numbers.
-    Columns missing in ``events`` become null. Raises UserError."""
+    Nullable columns of the table may be missing in ``events``. Raises UserError for all others and
+    for columns that do not fit."""
     check_names(events)
     by_name = {field.name: field for field in table}
     same_but_for_case = {field.name.lower(): field.name for field in table}
@@ -66,7 +68,7 @@ def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
 
 
 def check_names(events: pa.Schema) -> None:
-    """Raise UserError when names differ only in case: column names of tables ignore case."""
+    """Raise UserError when names are equal but for case: column names of tables ignore case."""
     seen: dict[str, str] = {}
     for name in events.names:
         if name.lower() in seen:
@@ -83,8 +85,8 @@ def check_types(fields: Iterable[pa.Field]) -> None:
 
 
 def widest(table: pa.DataType, events: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds all values of both types, preferably ``table``; None if there is
-    none. Names inside lists and maps are ignored; structs need the same fields."""
+    """Return the wider of two types that differ only in width, or ``table`` when they are the same;
+    else None. Names inside lists and maps are ignored; structs need the same names in order."""
     if table == events:
         return table
     for kinds in (_WHOLE, _FRACTIONS):

@@ -40,14 +40,16 @@ class OvertakenError(FlumengError):
 
 
 class Table(ABC):
-    """A table of one format. Each call loads it again. Raises UserError, UnavailableError."""
+    """A table of one format. Each public call loads it again. Raises UserError, UnavailableError,
+    and OvertakenError when a commit lost against another writer."""
 
     def __init__(self, options: Delta | Iceberg) -> None:
         self._secrets = secrets.of(options.credentials)
         self._local: dict[str, LocalDirectory] = {}
 
     def prepare(self, events: pa.Schema) -> Layout:
-        """Create the table or add missing columns, if the options allow it; return the layout."""
+        """Create a missing table, or fit the table to ``events`` if the options allow it. Return
+        the layout of files."""
         with self._translated():
             return self._layout(self._load() or self._create(events), events)
 
@@ -57,8 +59,8 @@ class Table(ABC):
             self._load()
 
     def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
-        """Commit additions, without batches that the table has. Return those that no longer fit it.
-        Raises OvertakenError or ConflictError when nothing was committed."""
+        """Commit additions, without batches that the table has. Return those that no longer fit it;
+        all if it is missing. After OvertakenError or ConflictError nothing is committed."""
         with self._translated():
             table = self._load()
             if table is None:
@@ -91,11 +93,11 @@ class Table(ABC):
 
     @abstractmethod
     def _layout(self, table: Any, events: pa.Schema) -> Layout:
-        """Return the layout of files for the table, after adding missing columns."""
+        """Add columns and widen types if the options allow it; return the layout of files."""
 
     @abstractmethod
     def _number(self, table: Any, series: str) -> int | None:
-        """Return the number of a series' last batch in the table."""
+        """Return the number of a series' last batch in the table; None if there is none."""
 
     @abstractmethod
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
@@ -131,7 +133,8 @@ class TableSink:
         self._call(self._table.probe)
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
-        """Prepare the table once per schema; an unreachable table fails the batch, not the task."""
+        """Prepare the table when the schema changes. An unreachable table fails the batch, not the
+        task; raises UserError when the events do not fit the table."""
         stage: WriteFiles | Unreachable
         try:
             stage = WriteFiles(self._layout(batch.schema))
@@ -195,7 +198,8 @@ class Caller:
     answer_seconds: float = 20.0
     """Time limit of a call; the task's whole step may take 30 s."""
     forget_seconds: float = 300.0
-    """A hanging call is abandoned after this long: its server may be gone."""
+    """For this long from the start of a hanging call, other calls raise UnavailableError. Then it
+    is abandoned: its server may be gone."""
     pause_seconds: float = 0.05
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
     _last: threading.Thread | None = None
@@ -226,7 +230,8 @@ class Caller:
         return outcome[0]
 
     def repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
-        """Call ``step`` again while other writers commit first."""
+        """Call ``step`` again while other writers commit first. Raises UnavailableError after
+        COMMITS attempts or ``answer_seconds``."""
         began = time.monotonic()
         for attempt in itertools.count(1):
             try:

@@ -170,7 +170,8 @@ def _has_unfit(value: Any) -> bool:
 
 
 def _row_type(schema: Any, named: Mapping[str, Any]) -> pa.DataType | None:
-    """Return the rows' type; None when a column is a union of several types. Raises UserError."""
+    """Return the rows' type; None when a column is a union of several types. Raises UserError for a
+    recursive schema."""
     try:
         return _type(schema, named, ())
     except _UnionError:

@@ -28,10 +28,11 @@ class Cleanup:
         globs = [split_query(path)[0] for path in source.paths]
         fixed = (re.split(r"[*?\[]", glob, maxsplit=1)[0].rpartition("/")[0] for glob in globs)
         self._roots = sorted((f"{root}/" for root in fixed), key=len, reverse=True)
-        """The fixed directories before the first wildcards; ``move_to`` omits them."""
+        """The fixed directories before the first wildcards; paths below ``move_to`` omit them."""
 
     def clear(self, done: Sequence[Item]) -> str:
-        """Process acked objects. Returns the reason why one of them remains, or an empty text."""
+        """Process acked objects. Returns the reason why one of them remains, or an empty text.
+        Raises UnavailableError."""
         once = {
             "keep": None,
             "delete": partial(self._once, lambda store, path, _: store.files.delete_file(path)),

@@ -22,7 +22,8 @@ MOST_UNFIT = 100_000
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Yield rows. Before CorruptError, the last row is omitted: it may be incomplete."""
+    """Yield rows [start, end). Before an error of ``content`` the last row is omitted: it may be
+    incomplete."""
     _, blocks = text_from(content, source.encoding, 0)
     with content.explained():
         yield from numbered(_bodies(without_mark(blocks), source), start, end)

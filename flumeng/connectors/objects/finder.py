@@ -39,8 +39,9 @@ upload to its beginning."""
 
 @dataclass
 class _Pass:
-    """One listing of all paths. ``held``: paths with an unsettled object, which blocks later ones;
-    ``young``: some object was unsettled; ``troubles``: errors of incompletely listed paths."""
+    """One listing of all paths. ``held``: with ``order: name``, paths with an unsettled object,
+    which blocks later ones; ``listed``: number of objects; ``young``: some object was unsettled;
+    ``troubles``: errors of incompletely listed paths."""
 
     pages: Iterator[tuple[str, list[Listed]]]
     held: set[str] = field(default_factory=set)
@@ -98,8 +99,8 @@ class ObjectsFinder(FinderBase):
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Append new objects. Raises ConflictError when another owner writes the queue. After an
-        error, all state is reread."""
+        """Process and remove acked objects, and append new ones. Raises ConflictError when another
+        owner writes the queue. After an error, all state is reread."""
         del before
         try:
             log, seen = self._taken()

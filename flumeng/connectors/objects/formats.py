@@ -19,7 +19,8 @@ TEXT_BYTES = 1 << 20
 
 
 class Segment(NamedTuple):
-    """Consecutive lines up to position ``end``. ``cut``: only the beginning of an overlong line."""
+    """Consecutive lines at byte positions [``position``, ``end``). ``cut``: ``data`` is only the
+    beginning of one overlong line."""
 
     position: int
     end: int
@@ -28,7 +29,7 @@ class Segment(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Consecutive rows from number ``position`` on; rows with an ``error`` are verbatim."""
+    """Consecutive rows from number ``position`` on. ``error``: their parse error, or empty."""
 
     position: int
     bodies: pa.BinaryArray
@@ -50,7 +51,8 @@ Part = Segment | Rows
 
 
 def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> Iterator[Rows]:
-    """Yield rows [start, end), read no further. A text in ``bodies`` is the next row's error."""
+    """Yield rows [start, end), read no further. A text in ``bodies`` is the error of the next
+    array's rows."""
     position, error = 0, ""
     while position < end:
         body = next(bodies, None)
@@ -95,7 +97,8 @@ def parts_of(form: Format) -> FindParts:
 
 
 def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
-    """Return the names among the configured columns. Raises CorruptError when there are none."""
+    """Return those of ``names`` that are configured columns; all by default. Raises CorruptError
+    when there are none."""
     if source.columns is None:
         return list(names)
     columns = [name for name in names if name in source.columns]

@@ -1,6 +1,6 @@
 """Globs of object paths: matching, directories to list, overlap of two globs. As in Hadoop and
-Spark, names that begin with ``.`` or ``_`` (but not ``_name=value``), or end in ``._COPYING_``, are
-hidden with contents, unless their glob part begins with the same character."""
+Spark, names that begin with ``.`` or ``_`` (but not ``_name=value``) are hidden with contents,
+unless their glob part begins with the same character; names that end in ``._COPYING_`` always."""
 
 from __future__ import annotations
 

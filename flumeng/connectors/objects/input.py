@@ -36,7 +36,8 @@ UNKNOWN = Reach("", 0, trouble="the name is not that of a lane of objects")
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """Given-up parts: ``items``, unread ends; ``last``, the latest consecutive ones as one part."""
+    """Given-up parts of a lane. ``items``: the unread end of each given-up item. ``last``: the
+    consecutive ones given up last, as one part."""
 
     items: tuple[Gone, ...]
     last: Gone | None = None
@@ -58,7 +59,8 @@ class ObjectsInput:
         return LanePositions(self._watcher, self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> ObjectsReader | None:
-        """Return the flow's reader. Raises UserError when the store's credentials are missing."""
+        """Return the flow's reader, if any. Raises UserError for missing credentials of the store,
+        or an unknown encoding."""
         source = source_of(spec, ObjectsSource)
         return None if source is None else ObjectsReader.of(source)
 
@@ -262,7 +264,8 @@ def _over(
 def _damage(
     reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
 ) -> list[UnreadableError]:
-    """Return the errors of the leading unreadable items. Raises UnavailableError."""
+    """Return the errors of the leading unreadable items, at most ``most``. Raises UnavailableError
+    when the store does not answer for the first."""
     damage: list[UnreadableError] = []
     start = piece.start
     while start < piece.end and len(damage) < most:

@@ -57,7 +57,8 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
 
 
 def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
-    """Yield the elements of the array or object at the path ``names`` in each object."""
+    """Yield the elements of the array at the path ``names`` in each object. An object there is one
+    element, null is none. Raises CorruptError for a missing step."""
     text = JsonText(blocks)
     while text.peek():
         yield from _below(text, names)

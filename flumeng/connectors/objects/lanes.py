@@ -25,7 +25,8 @@ Cuttable = Callable[[str], bool]
 
 
 def weight(size: int, *, cuttable: bool) -> int:
-    """Return an item's estimated events, plus its opening. Constant: repeats need equal cuts."""
+    """Return an item's estimated events, plus ITEM_EVENTS for its opening. The formula must not
+    change: a repeated batch needs equal cuts."""
     return ITEM_EVENTS + -(-size // (EVENT_BYTES if cuttable else WHOLE_EVENT_BYTES))
 
 

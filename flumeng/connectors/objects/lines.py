@@ -21,7 +21,7 @@ _NEWLINE, _RETURN = 10, 13
 
 
 class Cut(NamedTuple):
-    """Lines without line ends, and their ``counts`` by segment."""
+    """Lines without line ends, their positions in the item, and ``counts`` of lines by segment."""
 
     bodies: pa.BinaryArray
     positions: npt.NDArray[np.int64]
@@ -101,7 +101,8 @@ class _Held:
 
 
 def cut(parts: Sequence[Segment], *, keep_empty: bool) -> Cut:
-    """Return all lines of the segments, without ``\\n`` or ``\\r\\n``."""
+    """Return the lines of the segments, without ``\\n`` or ``\\r\\n``; with ``keep_empty`` also
+    empty ones."""
     whole = [s.data if s.data.endswith(b"\n") else s.data + b"\n" for s in parts]
     data = whole[0] if len(whole) == 1 else b"".join(whole)
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)

@@ -48,7 +48,7 @@ class Lister:
 
     def listing(self, after: str = "", *, strict: bool = False) -> Listing:
         """Return the objects after the name ``after``. An unreadable directory raises UserError: at
-        once if ``strict``, else after all other directories are listed."""
+        once for the first directory or if ``strict``, else after all others are listed."""
         start = Request(self._glob.scope, after.removeprefix(self._head))
         return Listing(self, start, strict)
 

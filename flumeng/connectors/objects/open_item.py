@@ -155,7 +155,7 @@ def name_of(item: Item) -> str:
 
 
 def check_there(item: Item, store: FileStore, path: str) -> None:
-    """Raise as ``OpenItem`` when the item changed since it was listed."""
+    """Raise ChangedError when the item changed since it was listed; other errors as by reading."""
     with _explained(store):
         if store is LOCAL:
             _check_local(item, Path(path).stat())

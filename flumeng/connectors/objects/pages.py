@@ -41,7 +41,8 @@ class Request:
 
     @property
     def first(self) -> str:
-        """The first name to request: that of ``after``, or of the directory that contains it."""
+        """The first name to request: that of ``after``, or of the directory that contains it; empty
+        when ``after`` is outside of the directory."""
         if not self.after.startswith(self.within):
             return ""
         return self.after[len(self.within) :].partition("/")[0]
@@ -87,5 +88,6 @@ class Tree(Protocol):
     """Whether empty directories exist, so that a missing one is an error."""
 
     def page(self, request: Request) -> Page:
-        """Return at most about a thousand objects, then a request for more. Raises
-        FileNotFoundError, NotADirectoryError, UserError, UnavailableError."""
+        """Return matching objects, and requests for matching directories and for more names. Stores
+        that list in pages return about a thousand at most. Raises FileNotFoundError,
+        NotADirectoryError, UserError, UnavailableError."""

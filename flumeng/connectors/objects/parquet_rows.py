@@ -15,7 +15,7 @@ BATCH_BYTES = 4 << 20
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Yield rows [start, end). Raises CorruptError after the last readable row."""
+    """Yield rows [start, end). Raises CorruptError after the last readable batch of rows."""
     with content.explained():
         file = pq.ParquetFile(content.file(), pre_buffer=True, coerce_int96_timestamp_unit="us")
         columns = source.columns and chosen(source, file.schema_arrow.names)

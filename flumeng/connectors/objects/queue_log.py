@@ -48,7 +48,7 @@ RETRY = "retry"
 
 @dataclass(frozen=True)
 class _Bucket:
-    """A bucket in ZooKeeper: its ``bytes``, or the name of its ``file``."""
+    """A bucket in ZooKeeper: the number of its ``bytes``, or the name of its ``file``."""
 
     bytes: int
     file: str = ""
@@ -172,8 +172,9 @@ class QueueLog:
         *,
         retried: str = "",
     ) -> None:
-        """Append items. ``new``: the next ones of each lane; ``seen``: changed buckets;
-        ``retried``: lane of the failed item. Raises UserError when the buckets do not fit."""
+        """Append items. ``new``: the next ones of each lane; ``seen``: changed buckets; ``also``:
+        further writes of the transaction; ``retried``: lane of the failed item. Raises UserError
+        when the buckets do not fit."""
         changed = {name: data for name, data in seen.items() if data or name in self._buckets}
         after_seen = self._stored(changed)
         segments = {lane: list(_segments(part)) for lane, part in new.items() if part}
@@ -243,7 +244,8 @@ class QueueLog:
         return {name: failure for name, failure in failures if failure is not None}
 
     def decide(self, failures: Mapping[str, Versioned[QueueFailure]]) -> None:
-        """Carry out the operator's decision on failures: retry or forget."""
+        """Carry out the operator's decision on failures whose segments are removed: append the item
+        again, or forget it."""
         for name, failure in failures.items():
             if failure.value.wanted and not self._is_kept(name):
                 gone = Remove(paths.queue_failure(self._flow, name), failure.version)
@@ -311,7 +313,7 @@ class QueueLog:
 
 
 def _segments(part: Sequence[Item]) -> Iterable[QueueSegment]:
-    """Yield as few segments as fit into a znode each. Raises CorruptError for an overlong item."""
+    """Yield segments that fit into a znode each. Raises CorruptError for an overlong item."""
     whole = items.segment_of(part)
     if len(codec.encode(whole)) <= SEGMENT_BYTES:
         yield whole

@@ -63,7 +63,8 @@ class ObjectsReader:
         return frozenset({MODULES[self.source.format]})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Yield events. Raises UnreadableError itself: items have fewer events than positions."""
+        """Yield events. Raises UnreadableError with the offset, which callers cannot count: there
+        are unused offsets between events."""
         touched = [
             item
             for item in items.decode(address)
@@ -123,7 +124,8 @@ class ObjectsReader:
 
 
 def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Result]]:
-    """Yield each item, open, or its error; several are opened ahead. The caller closes them."""
+    """Yield each item with its ``OpenItem`` or error; several are opened ahead. The caller closes
+    them."""
     if len(items) <= 1:
         yield from ((item, _result(item, open_)) for item in items)
         return

@@ -97,8 +97,8 @@ class SeenHashes:
         self._met = np.zeros(len(self._hashes), np.bool_)
 
     def changed(self) -> dict[str, bytes]:
-        """Return the buckets changed since the last call; delete an empty one. A bucket that
-        receives hashes comes before the one that loses them."""
+        """Return the buckets changed since the last call; the caller deletes empty ones. A bucket
+        that receives hashes comes before the one that loses them."""
         numbers, self._changed = self._changed, set()
         names = {TAIL if n == _IN_TAIL else f"{n - 1:06}": n for n in numbers}
         return {

@@ -23,7 +23,7 @@ from flumeng.platform.errors import CorruptError
 MARK = "mark-"
 """Prefix of buckets that hold a path's watermark."""
 LEAST_WINDOW_US = 1_000_000
-"""Stores round times to seconds."""
+"""Least window of ``order: modified``: stores round times to seconds."""
 
 
 class Seen(ABC):
@@ -47,7 +47,7 @@ class Seen(ABC):
 
     @abstractmethod
     def changed(self) -> dict[str, bytes]:
-        """Return the buckets changed since the last call; delete an empty one."""
+        """Return the buckets changed since the last call; the caller deletes empty ones."""
 
 
 def seen(

@@ -170,7 +170,7 @@ class QueueWatcher:
 def _log(
     segments: Mapping[tuple[str, int], tuple[Item, ...]], name: str, lane: queues.Lane
 ) -> LaneLog:
-    """Return consecutive items below the head's end; unread later segments are omitted."""
+    """Return the last consecutive items below the head's end; unread segments are omitted."""
     consecutive: list[Item] = []
     for first in lane.segments:
         part = segments.get((name, first), ())

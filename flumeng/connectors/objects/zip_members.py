@@ -52,7 +52,7 @@ def _is_file(info: zipfile.ZipInfo) -> bool:
 
 
 def _written(info: zipfile.ZipInfo) -> float:
-    """Return the modification time in UTC; 0 when the zone is unknown."""
+    """Return the modification time in seconds since the epoch; 0 when the zone is unknown."""
     at, extra = 0, info.extra
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, at)
@@ -64,7 +64,8 @@ def _written(info: zipfile.ZipInfo) -> float:
 
 
 def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield the member's bytes. Raises CorruptError for another size or checksum than listed."""
+    """Yield the member's bytes. Raises CorruptError for another size or checksum than listed, and
+    UserError for an encrypted or unsupported member."""
     if info.flag_bits & 1:
         raise UserError("the zip member is encrypted, and not read")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

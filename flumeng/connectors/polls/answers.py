@@ -60,7 +60,8 @@ class KeptAnswer:
 
 
 def kept(polls: Polls) -> list[KeptAnswer]:
-    """Return the answers, sorted. Raises CorruptError for columns of different lengths."""
+    """Return the record's answers, which are stored sorted. Raises CorruptError for columns of
+    different lengths."""
     columns = [getattr(polls, name) for name in COLUMNS]
     if len({*map(len, columns)}) > 1:
         raise CorruptError("the lists of answers in the znode `polls` differ in length")
@@ -128,7 +129,8 @@ class AnswerFiles:
 
     @contextmanager
     def new(self, number: int) -> Iterator[AnswerFile]:
-        """Create a file for the answer to this due time; it is synced when the context ends."""
+        """Create a file for the answer to this due time. When the context ends it is synced; after
+        an error it is deleted."""
         name = f"{number:0{NUMBER_DIGITS}d}.{uuid.uuid4().hex}.parquet"
         path = f"{self._directory}/{name}"
         with self._explained():
@@ -149,7 +151,8 @@ class AnswerFiles:
             self._store.sync(self._directory)
 
     def read(self, name: str, start: int, end: int) -> Iterator[pa.BinaryArray]:
-        """Yield bodies [start, end), none empty. Raises CorruptError for missing, damaged files."""
+        """Yield the bodies of rows [start, end), in non-empty arrays. Raises CorruptError for a
+        missing or damaged file."""
         with self._explained(), self._damaged(name):
             opened = self._store.files.open_input_file(f"{self._directory}/{name}")
             with pq.ParquetFile(opened, page_checksum_verification=True) as file:
@@ -168,7 +171,7 @@ class AnswerFiles:
                     raise CorruptError(f"{self._name}/{name} has {first} rows, expected {end}")
 
     def remove_below(self, number: int) -> None:
-        """Remove files of earlier due times, including files that ZooKeeper never recorded."""
+        """Remove files of due times below ``number``, also those that ZooKeeper never recorded."""
         with self._explained():
             selector = fs.FileSelector(self._directory, allow_not_found=True)
             for info in self._store.files.get_file_info(selector):
@@ -240,7 +243,8 @@ class PollsReader:
         return cls(flow, part.name, where.location, resolved)
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Yield events. Raises UnreadableError itself: an answer has fewer rows than offsets."""
+        """Yield events. Raises UnreadableError with the offset, which callers cannot count: there
+        are unused offsets between answers."""
         lane = queues.lane_of(piece.partition)
         assert lane is not None, piece.partition
         offset = piece.start

@@ -56,7 +56,8 @@ class ScheduleFinder:
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Append due times. Raises ConflictError when another owner writes the queue."""
+        """Append due times, and remove those in all sinks with their answers. Raises ConflictError
+        when another owner writes the queue."""
         del before
         try:
             log = self._taken()
@@ -124,7 +125,7 @@ class ScheduleFinder:
             log.remove({LANE: done})
 
     def _append(self, log: QueueLog) -> bool:
-        """Append due times. Returns whether one has to wait until an earlier one is answered."""
+        """Append due times. Returns whether one has to wait for answers to earlier ones."""
         now = self._now()
         if self._checked is None:
             # A cron expression starts at its next due time, a flow without one at once.
@@ -149,7 +150,8 @@ class ScheduleFinder:
         return False
 
     def _early(self) -> tuple[str, ...]:
-        """Return a warning when a clock was ahead: due times checked by it are not repeated."""
+        """Return a warning while the last checked due time is in the future, as a clock was ahead.
+        Its due times are polled again, except with ``catch_up: all``."""
         if self._checked is None or self._checked - self._now() <= EARLY:
             return ()
         return (

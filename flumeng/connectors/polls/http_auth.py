@@ -17,7 +17,7 @@ from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 
 EARLY_SECONDS = 60.0
-"""Tokens are renewed this long before they expire."""
+"""Tokens are renewed this long before they expire, but not before half of their life."""
 DEFAULT_SECONDS = 300.0
 MOST_TOKEN_BYTES = 16 * 1024
 MOST_KEPT = 10

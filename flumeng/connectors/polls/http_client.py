@@ -250,7 +250,8 @@ class _Connections:
         self.aborted = False
 
     def manager(self, url: Url, *, home: bool) -> urllib3.PoolManager:
-        """Return a connection pool. Only ``home`` gets the client certificate. Raises UserError."""
+        """Return a connection pool. Only ``home`` gets the client certificate. Raises UserError for
+        unusable certificates or an invalid proxy."""
         if len(self._sockets) > MOST_SOCKETS:
             self.drop()
         if url.scheme == "https" and home not in self._contexts:

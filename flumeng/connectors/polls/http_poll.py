@@ -51,8 +51,9 @@ VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
 @dataclass(frozen=True)
 class Chain:
     """The unread pages of the due time ``due``. ``at``: the next page's number, offset, cursor or
-    URL, depending on ``by``. ``pages`` and ``records`` count the pages read; ``digest`` is of the
-    last one. ``anew``: this chain replaces one that the server refused to continue."""
+    URL, depending on ``by``. ``pages`` and ``records``: numbers of those read; ``digest``: of the
+    last page read; ``reached``: the tracked value after it. ``anew``: this chain replaces one that
+    the server refused to continue."""
 
     due: str
     by: str
@@ -287,7 +288,8 @@ class HttpPoll:
         return Request(self._options.method, url, self._headers, body)
 
     def _windows_end(self, state: State) -> datetime | None:
-        """Return the end of the last time window, for polls without ``track``."""
+        """Return the end of the last time window, for polls without ``track``; at first
+        ``start_from``, if given."""
         text = state.until or self._options.start_from
         return time_of(text).astimezone(UTC) if text else None
 

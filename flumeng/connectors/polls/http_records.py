@@ -59,7 +59,8 @@ def text_of(body: bytes, content_type: str) -> bytes:
 
 
 def json_of(text: bytes) -> bytes:
-    """Return JSON text with lone surrogates replaced by U+FFFD. Raises UserError."""
+    """Return JSON text with escaped lone surrogates replaced by U+FFFD. Raises UserError for other
+    text."""
     try:
         try:
             _check_json(text)
@@ -73,7 +74,8 @@ def json_of(text: bytes) -> bytes:
 
 
 def records_of(text: bytes, form: Format, path: Sequence[json_paths.Step]) -> pa.BinaryArray:
-    """Return one body per record. ``text`` is JSON when ``form`` is ``json``. Raises UserError."""
+    """Return one body per record. ``text`` is JSON when ``form`` is ``json``. Raises UserError for
+    a wrong ``path``, and for too many or too large records."""
     if not text.strip(json_paths.BLANK):
         return NO_RECORDS
     if form == "json":
@@ -86,7 +88,7 @@ def records_of(text: bytes, form: Format, path: Sequence[json_paths.Step]) -> pa
 
 
 def next_link(header: str) -> str | None:
-    """Return the target of ``rel="next"`` in a ``Link`` header (RFC 8288)."""
+    """Return the target of ``rel="next"`` in a ``Link`` header (RFC 8288); None without one."""
     for link in _LINK.finditer(header[: 64 * 1024]):
         rel = _REL.search(link[2])
         if rel is not None and "next" in (rel[1] or rel[2] or "").lower().split():
@@ -130,8 +132,9 @@ class Tracked:
 
 
 class Tracker:
-    """Drops records below the greatest tracked value so far, and known records with that value. All
-    pages of a due time compare with the value before the first: records come in any order."""
+    """Drops records below the greatest tracked value so far, and known records with that value;
+    records without a value pass. All pages of a due time compare with the value before the first:
+    records come in any order."""
 
     def __init__(self, track: TrackField) -> None:
         self._key = _KEYS[track.type]

@@ -66,7 +66,7 @@ class PollPositions:
         self._shared = shared
         self._wake = wake
         self._reader: PollsReader | None = None
-        """None when the flow has no poller."""
+        """None when closed, or when the flow has no poller."""
         self._poll: Poll | None = None
         self._pollers: dict[str, LanePoller] = {}
         self._watches = False
@@ -166,7 +166,8 @@ class PollPositions:
 
 
 def _reach(poller: LanePoller, lane: LaneLog) -> Reach | None:
-    """Return the readable answers; unanswered due times count as held while there is trouble."""
+    """Return the readable answers; unanswered due times count as held while there is trouble. None
+    until ZooKeeper is read."""
     if lane.trouble:
         return Reach("", 0, trouble=lane.trouble)
     poller.follow(lane)

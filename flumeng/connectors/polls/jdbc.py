@@ -29,7 +29,8 @@ from flumeng.platform.scrubbing import excerpt
 POOL = "polls"
 BATCH_BYTES = 2**20
 LATE_SECONDS = 10
-"""A statement is ended by the driver or Spark this long after the database's time limit."""
+"""The driver's socket waits this much longer than the database's time limit; the Spark job may take
+twice the limit and this."""
 MOST_DIGITS = 38
 """Spark's largest decimal: a column of this precision may have more digits, which Spark rounds."""
 TIME = "logical_time_type"

@@ -67,7 +67,8 @@ def check_single(text: str) -> None:
 
 
 def values_at(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
-    """Yield values at the path. Raises UserError for a missing required step; null ends a path."""
+    """Yield values at the path. Raises UserError for a missing required step; null ends a path,
+    except before a required ``[*]``."""
     if not path:
         yield text
         return

@@ -40,8 +40,8 @@ WHY_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class LaneAnswers:
-    """Stored answers of a lane. Offsets below ``safe`` are answered. ``elsewhere``: the answers'
-    path, if it is no longer the configured one."""
+    """Stored answers of a lane. Offsets below ``safe`` are answered. ``trouble``: the last poll's
+    error, or empty. ``elsewhere``: the answers' path, if it is no longer the configured one."""
 
     answers: tuple[KeptAnswer, ...]
     safe: int
@@ -56,7 +56,8 @@ class _RefusedError(Exception):
 @dataclass(eq=False)
 class LanePoller:
     """Poller of ``partition`` for one claim, with its queue's ``files``. ``failing_pool`` runs
-    failing polls. ``wake`` is called when ``answered`` changes. ``clock``: monotonic seconds."""
+    failing polls. ``wake`` is called when ``answered`` may have changed, and when a pause ends.
+    ``clock``: monotonic seconds."""
 
     store: Store
     flow: str
@@ -86,7 +87,8 @@ class LanePoller:
         """None until ZooKeeper is read."""
 
     def follow(self, lane: LaneLog) -> None:
-        """Start to poll for the next due time of ``lane``, its newest log. Never waits."""
+        """Start to poll for the next due time of ``lane``, its newest log, unless a poll runs, a
+        pause lasts, or this log was read to its end. Never waits."""
         with self._lock:
             rests = self.clock() < self._ask_at or lane is self._idle
             if self._busy or self._closed or rests:
@@ -142,7 +144,7 @@ class LanePoller:
             self.answered = replace(self.answered, trouble=trouble)
 
     def _ask_next(self, lane: LaneLog) -> tuple[float, bool]:
-        """Poll once. Returns seconds until the next poll, and whether no due time is left."""
+        """Poll at most once. Returns seconds until the next poll, and whether all is polled."""
         polls = self._polls or self._read()
         ack = self.store.read(ack_path(self.flow, self.partition))
         acked = ack.value.offset if ack else 0

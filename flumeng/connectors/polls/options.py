@@ -154,7 +154,7 @@ class KeepsAnswers(SourceOptions):
 
     @property
     def weighed(self) -> bool:
-        """Offsets of its lane are positions in files of answers."""
+        """Whether answers are stored; then the lane's offsets combine due times and rows."""
         return self.answers is not None
 
     @property

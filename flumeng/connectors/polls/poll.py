@@ -1,5 +1,5 @@
-"""Contract of all polls. The lane's collector creates a poll from the source's options, whose
-secrets are resolved. One thread calls it, for one due time after the other."""
+"""Contract of all polls. The lane's collector creates a poll from the source's options; the poll
+resolves their secrets. Calls of ``ask`` never overlap, and are in the order of due times."""
 
 from __future__ import annotations
 

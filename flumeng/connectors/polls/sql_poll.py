@@ -174,7 +174,8 @@ class SqlPoll:
     def _whole_groups(
         self, page: Page, track: TrackColumn, behind: Position | None, until: str
     ) -> Page:
-        """Return a full page without the last value's rows; a larger page if all have it."""
+        """Return a full page without the last value's rows. If all rows have it, request a larger
+        page. Raises UserError if that is full of it too."""
         if not page.last_group:
             page = self._page(track, behind, until, LARGEST)
         if not page.full:
@@ -201,8 +202,8 @@ class SqlPoll:
             count = max(1, result.rows.num_rows // 2)
 
     def _unique(self, track: TrackColumn, page: Page) -> Page:
-        """Return a full page without its last row, which the next page begins with. Raises
-        UserError for equal rows."""
+        """Return the page; a full one without its last row, so that the next page begins with it
+        and shows rows equal to it. Raises UserError for equal rows."""
         if page.duplicate is not None:
             values = " and ".join(map(str, page.duplicate))
             names = " and ".join(filter(None, (track.column, track.key)))

@@ -64,7 +64,8 @@ class State:
 
 
 def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tuple[Mark, ...]:
-    """Return ``marks`` with ``top`` as of now, unless one is about as old."""
+    """Return ``marks``, with ``top`` as of now if it exceeds the last mark's number and that mark
+    is old enough for another (see ``MARKS``). A mark's time is at most now."""
     kept = [(min(when, now_us), number) for when, number in marks]
     if not kept or (top > kept[-1][1] and now_us - kept[-1][0] >= settle_us // MARKS):
         kept.append((now_us, top))
@@ -80,7 +81,8 @@ def settled(marks: Sequence[Mark], now_us: int, settle_us: int) -> int | None:
 def complete(
     numbers: Sequence[int], below: int | None, settled_to: int | None
 ) -> tuple[int, int | None]:
-    """Return how many of the ascending ``numbers`` can be taken, and up to which all are then."""
+    """Return how many of the ascending ``numbers`` can be taken, and the number up to which all are
+    taken then; ``below`` is the latter before."""
     for count, number in enumerate(numbers):
         if settled_to is not None and number > settled_to:
             below = settled_to if below is None else max(below, settled_to)

@@ -56,7 +56,7 @@ class Position:
 
 
 class Statements:
-    """The statements of one source, with the table as ``q``."""
+    """The statements of one source, with its table or query as ``q``."""
 
     def __init__(self, options: SqlPollSource) -> None:
         self.dialect = DIALECTS[options.database.kind]
@@ -67,7 +67,8 @@ class Statements:
         return f"SELECT {self._columns} FROM {self._relation} q"
 
     def probe(self, track: TrackColumn, after: Position | None) -> str:
-        """Return a query for one row: the clock, and the greatest value of the column."""
+        """Return a query for one row: the clock, and the column's greatest value after ``after``,
+        also as text."""
         top = f"MAX(q.{track.column})"
         return (
             f"SELECT {self.dialect.clock} AS {NOW}, {top} AS {TOP}, "

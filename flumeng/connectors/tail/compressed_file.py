@@ -62,7 +62,8 @@ class CompressedFile(TailedFile):
         self._copies = iter(_newest_first(self.cursor))
 
     def has_more(self, now: float) -> bool:
-        """Search for the copy; return whether it has unread bytes. May take several calls."""
+        """Search for the copy; return whether it has unread bytes. False too while further calls
+        must skip bytes up to the offset."""
         while self._stream is not None or (path := next(self._copies, "")):
             try:
                 if self._stream is None:
@@ -130,7 +131,8 @@ class CompressedFile(TailedFile):
         return bool(rest)
 
     def _skip_to(self, offset: int) -> bool:
-        """Skip to ``offset``; return whether it was reached by this call."""
+        """Skip to ``offset``; return whether this call reached it. Raises ReplacedError if the data
+        ends before."""
         skipped = 0
         while self._begin + len(self._data) < offset and skipped < SKIP_BYTES:
             self._begin += len(self._data)

@@ -18,7 +18,7 @@ SHARE = 3
 """Followed files get one third of the unreserved descriptors."""
 
 CALM = 0.5
-"""A shortage ends below this share of taken descriptors."""
+"""A shortage ends when a descriptor is given back and at most this share remains taken."""
 
 
 class Descriptors:
@@ -32,7 +32,8 @@ class Descriptors:
 
     @property
     def is_short(self) -> bool:
-        """Whether descriptors are short; then files without new content are closed."""
+        """Whether over ``CALM`` of the budget is taken, or a refusal's shortage has not ended. Then
+        files without new content are closed."""
         return self._short or self.taken > self.most * CALM
 
     def take(self) -> bool:

@@ -17,7 +17,7 @@ _REUSED_PREFIX = "tail-reused:"
 
 
 class FileKey(NamedTuple):
-    """A file's device and inode. ``cut`` above 0 means former content of a truncated file."""
+    """A file's device and inode. ``cut`` above 0: former content, truncated or replaced."""
 
     device: int
     inode: int
@@ -58,7 +58,7 @@ class MarkedOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class FilePosition:
-    """Position in a file: bytes below ``offset`` are journaled or, in an over-long line, skipped.
+    """Position in a file: bytes below ``offset`` are journaled or skipped.
 
     ``path``: the path at discovery. ``folder`` and ``file_name``: the same with symlinks resolved,
     where a log behind a link is rotated; positions of older versions lack ``file_name``. ``head``:

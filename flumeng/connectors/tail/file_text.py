@@ -50,7 +50,8 @@ class FileText:
         return (np.flatnonzero(units == _NEWLINE[0]) + 1) * 2
 
     def newline_bytes(self, block: bytes) -> int | None:
-        """Return the length of a newline at the block's start; None while it is incomplete."""
+        """Return the length of a newline at the block's start, 0 if there is none; None while too
+        few bytes are there to know."""
         text = block[: 2 * self.width].decode(self.codec or "latin-1", "replace")
         if text == "\r" or len(block) < self.width:
             return None

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class Copies:
-    """Finds copies of ``files``. Call ``came``, ``went``, ``changed`` on changes, also of paths."""
+    """Finds copies of ``files``. When a file is added, removed or gets other paths, call ``went``
+    before and ``came`` after, or ``changed`` after."""
 
     def __init__(self, files: dict[FileKey, TailedFile], following: Following) -> None:
         self._files = files
@@ -60,9 +61,9 @@ class Copies:
         return self._by_path.get(path, [])
 
     def is_copy(self, file: TailedFile) -> bool:
-        """Return whether an open unread file only repeats another file's content; an empty file may
-        become a copy. The other file is compared first: if it is truncated meanwhile, the copy is
-        complete and the marks match."""
+        """Return whether an open unread file is a copy of another file, and note that file in its
+        ``copy_of``; True for an empty file, which may become a copy. The other file's content is
+        compared first: if it is truncated meanwhile, the copy is complete and the marks match."""
         size = file.size
         if not size:
             return True
@@ -80,8 +81,8 @@ class Copies:
         return False
 
     def find(self, file: TailedFile) -> tuple[TailedFile, FilePosition] | None:
-        """Return the largest copy of a missing file, opened, and the position to continue from.
-        Raises OSError when a candidate is unreadable."""
+        """Return the largest copy of a missing file, opened, and the position to continue from;
+        None without a copy. Raises OSError if reading fails or out of descriptors."""
         best: tuple[TailedFile, FilePosition] | None = None
         copy: TailedFile | None = None
         try:
@@ -104,7 +105,8 @@ class Copies:
         return not is_short and bool(self._is_rest(key, path, tracked))
 
     def is_another(self, file: TailedFile, path: str) -> bool:
-        """Return whether ``path`` has a closed file's inode, but other content. Raises OSError."""
+        """Return whether ``path`` has a closed file's inode, but other content; False if it is
+        unreadable. Raises OSError if out of descriptors."""
         return self._is_rest(file.key, path, file) is False
 
     def newest(self, path: str) -> TailedFile:
@@ -116,7 +118,7 @@ class Copies:
 
     def unseen_beside(self, path: str) -> dict[FileKey, Sight]:
         """Return files rotated away from ``path`` before discovery: younger than all known files of
-        the path, not tracked, and numbered or named like a known generation."""
+        the path, not tracked, no copies of them, and numbered or named like a known generation."""
         tracked = self.known_as(path)
         newest = self.newest(path)
         names = {base_name(path) for path in newest.cursor.paths}
@@ -155,7 +157,8 @@ class Copies:
     def _is_rest(
         self, key: FileKey, path: str, tracked: TailedFile, *, or_beginning: bool = False
     ) -> bool | None:
-        """Return whether a file has a known file's content; None when it is unreadable."""
+        """Return whether a file has a known file's content, or with ``or_beginning`` only the
+        beginning; None when ``path`` is unreadable or has another inode."""
         file = TailedFile(key, tracked.cursor, self._following)
         try:
             if not file.open(path):
@@ -170,7 +173,8 @@ class Copies:
             file.close()
 
     def _is_old(self, copy: TailedFile, rest: FilePosition) -> bool:
-        """Return whether the copy is untracked and too old to have bytes after ``rest``."""
+        """Return whether an untracked copy has bytes after ``rest``, but is older than the file was
+        when last seen, so that they are not its unread ones."""
         return (
             copy.key not in self._files
             and rest.offset < rest.size
@@ -220,8 +224,9 @@ def is_name_of(name: str, cursor: FilePosition) -> bool:
 
 
 def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
-    """Return where to continue in a copy; None if it is no copy. A copy that ends before the file's
-    position, so has no more to read, is recognised only if seen before the truncation."""
+    """Return where to continue in a copy; None if it is no copy or the file is unread. A copy that
+    ends before the file's position has no more to read; it is recognised only if seen before the
+    truncation."""
     size, cursor = copy.size, file.cursor
     if not cursor.offset:
         return None

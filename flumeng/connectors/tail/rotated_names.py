@@ -54,12 +54,14 @@ def is_numbered(name: str, original: str) -> bool:
 
 
 def has_shape(name: str, generation: str) -> bool:
-    """Return whether the names differ only in numbers."""
+    """Return whether the names differ only in decimal numbers, or hexadecimal ones of 8 digits or
+    more."""
     return _COUNTED.sub("#", name) == _COUNTED.sub("#", generation)
 
 
 def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey, Sight]:
-    """Return possible copies by name, in the file's folders, and subfolders if ``within``."""
+    """Return files in the folders of ``cursor`` with names that its rotated copies may have; with
+    ``within`` also in their subfolders."""
     names = {base_name(path) for path in cursor.paths}
     return regular_files(
         path

@@ -1,5 +1,5 @@
 """Tail source: follows files and reads new lines, in a few threads shared by all tail sources. The
-pause between polls is ``poll_seconds``, or longer to limit the CPU time of idle polls."""
+pause after a poll without new lines is ``poll_seconds``, or longer to limit CPU time."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ class TailedFile:
         return os.fstat(self._fd).st_mtime_ns
 
     def has_changed(self, path: str) -> bool:
-        """Return whether the file changed since it was closed or read to its end. A shorter or
-        younger file may be another one with the same inode."""
+        """Return whether the file changed since ``rest`` or since it was read to its end; False if
+        ``path`` has another inode. A changed file may be another one with the same inode."""
         status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
         if FileKey.of(status) != self.key:
             return False  # renamed meanwhile
@@ -194,7 +194,8 @@ class TailedFile:
         return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> ReceivedBlock | None:
-        """Return the next lines, about 1 MiB, or None. With ``ended`` the last needs no newline."""
+        """Return the next lines, about 1 MiB, or None. With ``ended`` the last needs no newline.
+        The block is empty when it only skips the rest of an overlong line."""
         text = self._recognize()
         before, block = self._read_on(READ_BYTES)
         begin = self.cursor.offset

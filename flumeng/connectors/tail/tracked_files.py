@@ -32,9 +32,9 @@ _SEEN_PREFIX = "tail-seen:"
 
 
 class TrackedFiles:
-    """The files of a source. ``on_new`` is called for each new file. ``to_skip``: files not read
-    from the start. ``skipped`` counts compressed files, ``missed`` those gone or compressed unread.
-    ``not_noted``: the last note's error."""
+    """The files of a source. ``on_new`` is called for each new file. ``to_skip``: files to start at
+    their end. ``skipped`` counts compressed files, ``missed`` those gone or compressed unread.
+    ``not_noted``: the last note's error, or empty."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class TrackedFiles:
 
     def keep(self, key: FileKey, before: FilePosition, *, suspect: bool) -> dict[str, object]:
         """Track the former content of a file under a key of its own; return the state changes. For
-        a ``suspect`` file, possible copies that cannot be compared are counted as missed."""
+        a ``suspect`` file, rotated files outside the globs that may be unread count as missed."""
         gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self.files)
         identity = before.identity or key.identity
         file = self.add(gone, replace(before, identity=identity, suspect=suspect))
@@ -227,7 +227,8 @@ class TrackedFiles:
     def _locate(
         self, hits: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None], now: float
     ) -> dict[str, FilePosition]:
-        """Update the path of each file; return the positions of renamed ones by old path."""
+        """Update the path of each file. Return, by original path, the positions of files that were
+        renamed or vanished since the last scan."""
         renamed = {}
         for key, file in self.files.items():
             if isinstance(file, CompressedFile):
@@ -264,7 +265,7 @@ class TrackedFiles:
 
     def leave(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
         """Release a file whose inode is another file's; return the state changes. The released
-        content is tracked, unless it was renamed before it was read."""
+        content is tracked, unless it was renamed unread, or is a copy that was read to its end."""
         before, key = file.cursor, file.key
         is_copy = before.identity and file.name != before.path
         is_renamed = file.followed and not before.offset and file.name != before.path
@@ -302,7 +303,8 @@ class TrackedFiles:
             self.not_noted, self._to_note = "", {}
 
     def _goes_on(self, key: FileKey, path: str, hits: Mapping[FileKey, Sight]) -> bool:
-        """Return whether ``path`` continues a missing file; take its position. Raises OSError."""
+        """Return whether ``path`` continues a missing file, and then take over its position. Raises
+        OSError if out of descriptors."""
         for tracked in self.copies.known_as(path):
             gone = tracked.name is None and not tracked.is_open and not tracked.key.cut
             if gone and tracked.cursor.offset and self.copies.has_content(key, path, tracked):
