@@ -178,7 +178,7 @@ class Worker:
         self._reconcile()
 
     def _acked(self, journal: Log) -> int:
-        """Return the flow's ack of the journal, which other readers may hold back. Thread-safe."""
+        """Return the journal's ack by its own flow, at least ``journal.acked``. Thread-safe."""
         return max(journal.acked, self._delivered.get(journal.id, 0))
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:
