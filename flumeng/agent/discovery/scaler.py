@@ -187,7 +187,7 @@ def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) ->
 
 
 def _age(account: Account, wall: float) -> float | None:
-    """Return the oldest event's age relative to the newest: events may be stamped long ago."""
+    """Return the oldest event's age in seconds relative to the newest: stamps may be old."""
     if account.oldest_unacked_us is None:
         return None
     newest = wall if account.newest_us is None else account.newest_us / 1e6
