@@ -52,8 +52,8 @@ class Transport(Protocol):
 
 class ReplicatedJournal(DelegatedLog):
     """A ``Log`` and an ``Appendable``. With ``closes`` it accepts no events, even as the primary.
-    After close or remove it does nothing: its descriptors may be other files. A damaged follower
-    accepts nothing; a damaged primary continues while no other replica can lead."""
+    After close or remove it ignores messages: its descriptors may be other files. A damaged
+    follower accepts nothing; a damaged primary continues until another replica leads."""
 
     def __init__(
         self,
