@@ -65,7 +65,7 @@ class JournalClient:
         return self._ask(wire.OFFSETS, _offsets, json.dumps(asked).encode())
 
     def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
-        """Check targets on the server's node. Raises UnavailableError, CorruptError, UserError."""
+        """Try a flow's targets on the node. Raises UnavailableError, CorruptError, UserError."""
         asked = {"flow": flow, "text": text, "signature": signature}
         return self._ask(wire.CHECK_TARGETS, list, json.dumps(asked).encode())
 

@@ -29,7 +29,7 @@ CLOCKS_DIFFER_SECONDS = 60.0
 
 
 class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The range that a token lets its holder read; ``until`` is in seconds since the epoch."""
+    """The range that a token lets its holder read; ``until`` is in seconds since 1970."""
 
     cluster: str
     journal: str
