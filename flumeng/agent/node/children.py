@@ -94,7 +94,7 @@ class Child:
         return ""
 
     def be_patient(self, seconds: float) -> None:
-        """Add seconds in which the node itself was paused to the child's deadlines."""
+        """Extend the child's limits of silence and of waiting by a pause of the node itself."""
         self.heard_at += seconds
         self.held_at += seconds
 

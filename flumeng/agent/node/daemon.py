@@ -206,7 +206,7 @@ class Node:
             self._act(self._machine.handle(self._past))
 
     def turn(self) -> None:
-        """Handle all pending events and publish the result."""
+        """Wait for an event or a tick, handle all pending events and publish the result."""
         self._handle(self._next_event())
         for _ in range(self._events.qsize()):
             self._handle(self._next_event())
