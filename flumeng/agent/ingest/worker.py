@@ -88,7 +88,7 @@ class Worker:
         self.measures = Measures(lambda: self._flows, journal_store, self._acked)
 
     async def run(self, messages: asyncio.Queue[Message]) -> None:
-        """Run until a ``stop`` message; on return all accepted events are durable."""
+        """Run until a ``stop`` message; then commit received events, unless a disk is full."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
         server = JournalServer(
             *self._address,
