@@ -221,7 +221,7 @@ class Machine:
 
     @property
     def replicas(self) -> Mapping[str, str]:
-        """The ids of local replicas of other nodes' journals; "" for an unusable replica."""
+        """The ids of local replicas of other nodes' journals, by journal."""
         return {name: id_ for child in self._ingest for name, id_ in child.replicas.items()}
 
     @property
@@ -416,7 +416,7 @@ class Machine:
         return []
 
     def _watch(self, child: Child, _detail: object) -> list[Instruction]:
-        """Kill a hung child; otherwise send a collector its suspects when these change."""
+        """Kill a hung child; send a collector its suspects when these change."""
         if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
             return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
         return self._kill_if_hung(child, None)

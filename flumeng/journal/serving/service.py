@@ -1,8 +1,8 @@
 """The base of all Flight servers: TLS, authorization, and errors.
 
-With credentials a server speaks TLS only, to peers of the same authority. Clients get the kind of
-an error and one sentence; details are logged. Flight takes certificates only for a new server, so
-after a change a new server is opened at the same port; running calls end as at a stop.
+With credentials a server speaks TLS only, to peers of the same authority. Clients get the kind and
+message of an error; unexpected errors are only logged. Flight takes certificates only for a new
+server, so after a change a new server is opened at the same port; running calls end as at a stop.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Service:
         self.ended.set()
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
-        """End running requests at their next window; return whether all ended. A client that does
-        not read keeps its request open and blocks a normal exit: use ``os._exit``."""
+        """End running requests at their next window; return whether all ended in time. A client
+        that does not read keeps its request open and blocks a normal exit: use ``os._exit``."""
         self._stopped.set()
         with self._lock:
             return self._end(timeout_seconds)
