@@ -1,7 +1,8 @@
 """The ZooKeeper adapter, the only part that knows kazoo: typed reads and compare-and-set writes. A
 write expects a ``Version``, ``ABSENT`` or ``ANY``, and raises ConflictError otherwise. A watch only
 triggers another read. No call blocks past its time limit. Without a connection reads and writes
-raise UnavailableError at once. Except for ForbiddenError, the outcome of such a write is unknown."""
+raise UnavailableError at once. A write that raised it, unless as ForbiddenError, may be committed.
+"""
 
 from __future__ import annotations
 
@@ -180,8 +181,8 @@ class Store(ReadableStore, Protocol):
         Raises UnavailableError as soon as one has no answer; later ones may be committed."""
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
-        """Call ``notify`` with each changed path at or below ``path``, and with ``path`` itself after
-        each connect. ``notify`` must only enqueue: it runs on a thread of the store."""
+        """Call ``notify`` with each changed path at or below ``path``, and with ``path`` after each
+        connect. ``notify`` must only enqueue: it runs on a thread of the store."""
 
     def on_session(self, notify: Callable[[bool], None]) -> None:
         """Call ``notify(connected)`` after each change of the connection; it must only enqueue."""
