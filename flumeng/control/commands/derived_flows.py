@@ -149,8 +149,8 @@ class DeadLettersOf:
 
 
 def dead_letters_of(store: ReadableStore, flow: str) -> DeadLettersOf:
-    """Return the flow's dead letters. Raises ``UserError`` for unreadable ones, and for derived
-    flows and isolated parts."""
+    """Return the flow's dead letters. Raises ``UserError`` for none or unreadable ones, and for
+    derived flows and isolated parts."""
     record = require_flow(store, flow)
     if is_part(flow):
         raise UserError(

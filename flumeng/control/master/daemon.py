@@ -50,7 +50,7 @@ CONFLICTS = 5
 TRIM_SECONDS = 60.0
 UPDATE_SECONDS = 5.0
 RENEW_SECONDS = 10.0
-"""A planning master rewrites its live record this often, a changed one within ``UPDATE_SECONDS``."""
+"""A planning master rewrites its live record this often, sooner (``UPDATE_SECONDS``) if changed."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
 SILENT = "is connected but plans nothing: its loop hangs; other masters plan its flows"
