@@ -89,7 +89,7 @@ NAMED = 5
 @json_option
 @with_store
 def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show how far a flow is behind in each of its partitions, the latest first.
+    """Show how far a flow is behind in each partition: unknown ones first, then furthest behind.
 
     BEHIND counts events that are not in the sinks yet. SECONDS is the age of the oldest of them,
     relative to Kafka's newest event, or to now where a node stamps events. EVENTS/S is the rate of

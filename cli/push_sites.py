@@ -43,7 +43,8 @@ WIDE_SITES = 12
 def status(context: CliContext, inventory: Inventory, as_json: bool) -> None:
     """Show the state of each site: its push, health, lag and drift, and each flow.
 
-    Exit code 1 if a site is degraded, unreachable, or differs from the inventory.
+    Exit code 1 if a site is degraded, unreachable, differs from the inventory, or has not proven
+    its last push.
     """
     rendered = render_all(inventory)
     statuses = planning.read_sites(
@@ -119,7 +120,8 @@ def _show_flows(rows: Sequence[SiteStatus]) -> None:
 
 
 def _cell(cell: FlowCell | None) -> str:
-    """Return ``3``, or ``3 (drift, suspended)``; empty for a flow that should not be there."""
+    """Return ``3``, ``3 (drift, suspended)`` or ``absent (differs)``; empty for a flow that is
+    neither there nor desired."""
     if cell is None:
         return ""
     marks = [*cell.marks, *([cell.state] if cell.state not in ("", "running") else [])]

@@ -142,7 +142,7 @@ def secure(
 @schema.command()
 @with_store
 def export(_context: CliContext, store: Store) -> None:
-    """Print everything in the cluster as one JSON document; ephemerals are left out."""
+    """Print everything in the cluster as one JSON document, without ephemerals and secrets."""
     show_json(export_cluster(store))
 
 

@@ -139,7 +139,7 @@ def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tupl
 
 @dataclass(frozen=True)
 class DeadLettersOf:
-    """A flow with dead letters in ``files``. ``current``: each replay flow's list."""
+    """A flow with dead letters in ``files``. ``current``: the list that each replay flow reads."""
 
     flow: str
     record: Versioned[records.Flow]

@@ -73,7 +73,8 @@ class Left:
 
 
 def left(store: Store, node: str) -> Left:
-    """Return the node's ties. A draining task without partitions counts only while it runs."""
+    """Return the tasks planned, assigned or run on the node (drained ones only if run), and the
+    journals and replicas that it keeps."""
     planned = {
         f"{flow}/{name}": task
         for flow, plan in read_plans(store, store.children(paths.flows())).items()

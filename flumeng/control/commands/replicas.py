@@ -115,7 +115,7 @@ def _begin_record(store: Store, name: str, node: str) -> Change:
 
 def add_replica(store: Store, name: str, node: str) -> Change | None:
     """Return the change that adds a replica on a node; None when it has one. Raises ``UserError``
-    for an unreplicated journal or unfit node, ``ConflictError`` if it is closed or the node down."""
+    for an unreplicated one or unfit node, ``ConflictError`` if it is closed or the node is down."""
     journal, version = _require_open(store, name)
     if node in journal.replicas and node not in journal.leaving:
         return None

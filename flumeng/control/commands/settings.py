@@ -22,7 +22,7 @@ SPARK = "spark."
 
 @dataclass(frozen=True)
 class NumberSetting:
-    """A number. ``get`` returns the default if unset; ``unset`` restores it. ``whole``: integers."""
+    """A number. ``get`` gives the default if unset; ``unset`` restores it. ``whole``: integers."""
 
     key: str
     doc: str
