@@ -115,8 +115,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
 
     def store(self, hosts: str) -> Store:
-        """Return the connection to a cluster, opened on first use. Thread-safe. Raises
-        as ``connect``."""
+        """Return the connection to a cluster, made on first use by ``connect``. Thread-safe."""
         with self._lock:
             if hosts not in self._stores:
                 self._stores[hosts] = self._connect(hosts)

@@ -41,8 +41,7 @@ def choke(
 def counters(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Count events that a flow's sources accepted, cut, refused and dropped, and show its chokes.
 
-    Each number counts from the start of the node's workers. A held source accepts nothing now, for
-    the given reason.
+    Counted since the node's workers started. A held source accepts nothing, for the given reason.
     """
     limits = chokes(store, name)
     rows, silent = counter_rows(store, context.counters, name)

@@ -222,8 +222,7 @@ def rollback_(
 ) -> None:
     """Restore the content of sites from before the newest push, or right after an earlier one.
 
-    All sites at once, also after an incomplete push. The same command resumes an interrupted
-    rollback.
+    All sites at once, also after an incomplete push. Repeat the command after an interruption.
     """
     back = planning.plan_rollback(inventory, context.open_site, to=to, only=only, policy=policy)
     made = back.plan

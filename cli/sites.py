@@ -42,8 +42,7 @@ class Clusters:
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """Yield the store of the one cluster; close it afterwards, unless the shell keeps it (never
-        a site's)."""
+        """Yield the one cluster's store; close it afterwards, unless it is kept by the shell."""
         if self.site is None:
             with self.context.store(self.hosts) as store:
                 yield store

@@ -126,8 +126,7 @@ def live(context: CliContext, store: Store, wait: Wait) -> None:
 def _until_next_look(
     context: CliContext, wait: Wait, view: View, seen: Seen | None, screen: Any
 ) -> View:
-    """Wait for the next refresh and redraw after each key; return early when a flow is opened or
-    closed, or the user quits."""
+    """Wait for a refresh; redraw after keys. Return when a flow is opened or closed, or at q."""
     end = context.monotonic() + REFRESH_SECONDS
     while (left := end - context.monotonic()) > 0:
         key = wait(left)

@@ -77,8 +77,8 @@ class CurrentTexts:
         return upstream or flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
-        """Return the other flows that read the journals which ``flows`` write or read: these may
-        have ``flows`` in their chains."""
+        """Return the other flows that read from ``flows``, or from the same origins: ``flows`` may
+        be in their chains."""
         names_given = set(flows)
         self.read(sorted(names_given))
         there = set(self._store.children(paths.flows()))

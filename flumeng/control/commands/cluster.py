@@ -204,9 +204,8 @@ def pending_migrations(store: Store) -> list[Migration]:
 
 
 def migrate_cluster(operator: Operator, migration: Migration) -> int:
-    """Migrate the tree by one version; return the number of writes. An interrupted one can be
-    repeated. Raises ``CorruptError``, and ``ConflictError`` if the tree has another version or a
-    live process knows only older ones."""
+    """Migrate the tree by one version; return the number of writes. Repeatable if interrupted.
+    Raises CorruptError, ``ConflictError`` for another version or a live process of an older one."""
     store = operator.store
     target = migration.before + 1
     older = [str(process) for process in live_processes(store) if process.schema < target]
@@ -285,8 +284,7 @@ class AnyRecord(Record):
 
 
 def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
-    """Return the documents of persistent and unknown znodes, None for folders. Raises
-    ``CorruptError``."""
+    """Return all documents but ephemeral ones, None for folders. Raises ``CorruptError``."""
     by_path = {}
     for path, data in dump.items():
         row = table.find(path)

@@ -99,8 +99,7 @@ class Written:
 
 
 def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
-    """Return whether a backfill reads objects. Raises ``UserError`` for ``paths`` when the flow
-    reads no objects."""
+    """Return whether a backfill reads objects. Raises UserError for ``paths`` without objects."""
     spec = parse_flow(_effective(store, flow))
     objects = bool(bounded_by(spec, TimeBounds))
     if paths and not objects:

@@ -49,8 +49,7 @@ def apply_flows(
     """Make each valid text the current revision of its flow; a new flow starts to run. Isolated
     parts and readers ``after: filters`` change with their flow. ``expect_revision`` must be current
     (0: no such flow). A deleted flow's name is free once its last journal is removed. Yields the
-    unchanged flows, then those of each of few transactions. Raises ``RefusedError`` before any
-    write."""
+    unchanged flows, then those of each transaction. Raises ``RefusedError`` before any write."""
     store = operator.store
     schema = tree.require_versioned(store)
     revisions = next_revisions(store, texts, expect_revision)
@@ -164,8 +163,7 @@ def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Ite
 
 
 def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[StateOutcome]:
-    """Set the state of all these flows in one transaction. Raises ``ConflictError`` for one that is
-    missing, unreadable or deleted."""
+    """Set all states in one transaction. Raises ``ConflictError`` for a missing or deleted flow."""
     store = operator.store
     currents = found_by_name(store, paths.flow, flows)
     there: dict[str, Versioned[records.Flow]] = {}

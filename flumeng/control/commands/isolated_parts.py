@@ -95,7 +95,7 @@ def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Wri
 
 
 def _begun(store: ReadableStore, flow: str, text: str) -> dict[str, int]:
-    """Return, by journal, the offset up to which the flow has delivered or, without ``multiline``,
+    """Return, by journal, the offset up to which the flow delivered or (no ``multiline``)
     decided."""
     offsets = {name: ack.offset for name, ack in _acks(store, _cursor(flow, text, flow)).items()}
     if parse_flow(text).multiline is None:

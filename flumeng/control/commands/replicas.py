@@ -130,8 +130,7 @@ def add_replica(store: Store, name: str, node: str) -> Change | None:
 
 def move(store: Store, name: str, source: str, target: str) -> Change:
     """Return the change that adds a replica on ``target`` and drops ``source``'s once enough are in
-    sync. Raises as ``add_replica``, ``UserError`` if ``source`` is the primary or has none, or
-    ``target`` has one."""
+    sync. Raises as ``add_replica`` and ``drop_replica``, ``UserError`` if ``target`` has one."""
     journal, version = _require_open(store, name)
     _require_dropped(journal, name, source)
     if target in journal.replicas:

@@ -111,8 +111,7 @@ def next_revisions(
     store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
 ) -> list[NextRevision]:
     """Return the next revision of each flow, its isolated parts and the flows composed with it;
-    flows that read no other come first. Raises ``RefusedError`` at the first failed check, with all
-    flows that fail it."""
+    flows that read no other first. Raises ``RefusedError`` for all that fail the same check."""
     _refuse({flow: why for flow in texts if (why := why_not_applied(flow))}, UnfitError)
     composed = chains.compose(store, texts)
     _refuse(composed.refused)

@@ -294,9 +294,8 @@ def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
 
 
 def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:
-    """Set (bytes per second) or remove (None) a flow's rate limit on ``node``, which takes
-    precedence, or on every node; return whether it changed. Raises ``UserError`` for an unknown
-    flow or node and a rate not above 0, ``ConflictError`` for a deleted flow."""
+    """Set a flow's rate limit, bytes per second or None, on ``node`` (takes precedence) or on each;
+    return whether it changed. Raises ``UserError`` for an unknown name and a rate not above 0."""
     store = operator.store
     current = require_flow(store, flow)
     refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")

@@ -59,8 +59,7 @@ def restart_task(operator: Operator, key: str) -> TaskChange:
 
 
 def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
-    """Move ``flow/task`` once its owner releases it. Returns None and raises as ``moved``, and
-    ``ConflictError`` in maintenance mode."""
+    """Move a task as ``moved``, once its owner releases it; raises ConflictError in maintenance."""
     store = operator.store
     require_node(store, node)
     snapshot = plannable_snapshot(store)

@@ -140,8 +140,8 @@ def _with_problems(store: ReadableStore, batches: list[DecidedBatch]) -> list[De
 
 @dataclass(frozen=True)
 class UnfinishedCommit:
-    """A commit of staged files. ``files``: (staged, final) pairs; ``staging``: directories.
-    ``problem``: a read error."""
+    """A commit of staged files: ``files`` are pairs (staged, final), ``problem`` is a read error,
+    ``staging`` are directories."""
 
     flow: str
     name: str
@@ -172,8 +172,8 @@ def unfinished_commits(store: Store, flow: str | None = None) -> list[Unfinished
 
 
 def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Whereabouts:
-    """Return the files not in place: staged paths of those that exist there, final paths of missing
-    ones. ``exists``: whether this host sees a file."""
+    """Return the files not in place: staged paths, and final paths of those that are missing.
+    ``exists``: whether this host sees a file."""
     away = [(source, target) for source, target in commit.files if not exists(target)]
     staged = {source for source, _ in away if exists(source)}
     return Whereabouts(
@@ -185,8 +185,7 @@ def require_lost(
     store: Store, flow: str, name: str, exists: Callable[[str], bool]
 ) -> tuple[Whereabouts, Version]:
     """Return the files that no collector can commit, and the version. Raises ``UserError`` for an
-    unknown commit; ``ConflictError`` if no file of a readable commit is missing, one is staged,
-    storage is invisible, or a newer flumeng wrote the commit."""
+    unknown commit, ``ConflictError`` if a collector can finish it or storage is invisible."""
     commits = {commit.name: commit for commit in unfinished_commits(store, flow)}
     (record,) = store.read_each([paths.commit(flow, name)]) if name in commits else (None,)
     if record is None:

@@ -203,8 +203,8 @@ class Master:
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(reasons))
 
     def _retry_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
-        """Plan again at once after a refused flow or a conflict. Withhold a flow that was refused
-        with a UserError, or ``CONFLICTS`` times in a row."""
+        """Plan again at once after a refused flow or a conflict. Withhold a flow refused with a
+        UserError, or ``CONFLICTS`` times in a row."""
         self._conflicts = Counter(
             {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
         )

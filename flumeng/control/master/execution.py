@@ -72,8 +72,8 @@ def carry_out(
     removals: Removals | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Write the actions, skipping those that depend on a refused one; every intermediate state is
-    legal. ``removals``: state of earlier ticks. Calls ``on_progress`` after each group of actions.
+    """Write the actions but those that depend on a refused one; every intermediate state is legal.
+    ``removals``: state kept from earlier ticks. Calls ``on_progress`` after each group of actions.
     Raises UnavailableError: unknown outcome."""
     outcome = Outcome()
     removals = removals or Removals(store)

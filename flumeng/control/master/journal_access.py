@@ -17,8 +17,7 @@ from zkschema.records import Journal
 
 AGAIN_SECONDS = 600.0
 ACKS_AGAIN_SECONDS = 5.0
-"""Delay of the next check of a promoted journal without acks: the first ack is created with the
-access list of its path."""
+"""Delay of a journal's check without acks: the first ack gets the access list of its path."""
 CHECKS = 100
 """Journals checked in one tick, which takes about 0.1 s; promotions are never delayed."""
 

@@ -86,7 +86,7 @@ class Removals:
 
     def _remove(self, guard: Path, version: Version, znodes: Callable[[], Iterator[Path]]) -> bool:
         """Remove a portion of ``znodes`` in order, while the last of them, ``guard``, has this
-        version; return whether all are removed."""
+        version; return whether none is left."""
         key = str(guard), version
         listing = self._before.pop(key, None) or znodes()
         portion = list(islice(listing, self._left))

@@ -103,8 +103,7 @@ class LiveProofs:
 
 
 def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
-    """Remove unproven live znodes, at most ``AT_ONCE``; yield a line for each. Raises
-    UnavailableError."""
+    """Remove some unproven live znodes; yield a line for each. Raises UnavailableError."""
     some = list(islice(proofs.unproven, AT_ONCE))
     removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
     for path, refused in zip(some, store.commit_each(removals), strict=True):
@@ -122,8 +121,7 @@ def _kept(snapshot: Snapshot, journal: Journal) -> bool:
 
 
 def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
-    """Remove gone journals and their acks of the cursor ``main``, at most ``AT_ONCE``; yield a line
-    for each without a conflict. Raises UnavailableError."""
+    """Remove gone journals and their ``main`` acks; yield log lines. Raises UnavailableError."""
     gone = [name for name, j in snapshot.journals.items() if j.gone and not _kept(snapshot, j)]
     gone = gone[:AT_ONCE]
     if not gone:

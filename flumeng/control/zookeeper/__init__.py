@@ -1,8 +1,7 @@
 """The ZooKeeper adapter, the only part that knows kazoo: typed reads and compare-and-set writes. A
 write expects a ``Version``, ``ABSENT`` or ``ANY``, and raises ConflictError otherwise. A watch only
 triggers another read. No call blocks past its time limit. Without a connection reads and writes
-raise UnavailableError at once. A write that raised it, unless as ForbiddenError, may be committed.
-"""
+raise UnavailableError at once. A write that raised it (not ForbiddenError) may be committed."""
 
 from __future__ import annotations
 
@@ -173,8 +172,7 @@ class Store(ReadableStore, Protocol):
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         """Commit one transaction; return each Put's new version. Raises ConflictError or
-        ForbiddenError naming the first failed path, UserError for a too large one before sending,
-        UnavailableError."""
+        ForbiddenError with the first failed path, UserError if too large, UnavailableError."""
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         """Commit independent transactions in order, pipelined; return each one's error or None.

@@ -120,9 +120,8 @@ def connect(
 class ZooKeeperStore:
     """The store. ``_shown``: group secrets sent on every connection. ``expelled``: the last member
     list lacked this process; it gets no notice of changes, so it rereads the list before it writes.
-    ``_unreadable``: why the last read of the access lists failed; without older ones (``_secured``)
-    no znode is created then. ``too_old``: a server before 3.6 was refused. ``_connection``: a
-    number that changes with each state of the connection."""
+    ``_unreadable``: why access lists were not read last; without older ones nothing is created.
+    ``too_old``: a server was refused. ``_connection``: counts states of the connection."""
 
     def __init__(
         self,
@@ -513,8 +512,7 @@ class ZooKeeperStore:
             listener(False)
 
     def _restore(self, connection: int) -> None:
-        """Add all watches to this connection, retrying while it lasts; then notify all watchers and
-        listeners."""
+        """Add all watches, retrying while the connection lasts; notify watchers and listeners."""
         while self._connection == connection:
             watched = [path for path, _ in self._watches]
             if not (self._is_new_enough() and self._add_watches(watched) and self._learn_access()):
@@ -607,8 +605,7 @@ def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
 
 
 def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> list[Version]:
-    """Return each Put's new version, or raise the transaction's error. ``refusal`` explains a
-    forbidden write."""
+    """Return each Put's new version, or raise the transaction's error, ``refusal`` if forbidden."""
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, CONFLICTS):
             raise ConflictError(_conflict(write, result)) from result

@@ -117,8 +117,8 @@ def speaks_tls(host: str, port: int) -> bool:
 
 
 class _Context(ssl.SSLContext):
-    """Passes TLS errors of reads to its ``refused``: a server may refuse a certificate only after
-    the client's handshake."""
+    """Passes TLS errors of reads to ``refused``: a server may refuse a certificate only after the
+    client's handshake."""
 
     refused: Callable[[OSError], None]
 

@@ -18,8 +18,7 @@ T = TypeVar("T")
 LIMIT_BYTES = 0xFFFFF
 """The default ``jute.maxbuffer`` of a server."""
 MOST_WRITES = 1000
-"""The most writes of several items that ``portions`` puts into a transaction: a server runs one at
-a time, and others wait."""
+"""The most writes of several items in a portion: a server runs one transaction at a time."""
 REQUEST_BYTES = 8 + 9
 """The request's header, and the mark at its end."""
 WRITE_BYTES = 9 + 4 + 4
