@@ -78,7 +78,7 @@ def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
 
 def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Write]:
     """Return the writes that start a new part at the offset that its flow delivered or decided.
-    ``text``: the flow's previous revision. Unfinished joined lines go to the part's acks."""
+    ``text``: the flow's new text. Unfinished joined lines go to the part's acks."""
     begun = _begun(store, flow, text)
     after = records.Partitions(
         partitions={subscribed(name): records.Partition(start=at) for name, at in begun.items()}
@@ -95,7 +95,8 @@ def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Wri
 
 
 def _begun(store: ReadableStore, flow: str, text: str) -> dict[str, int]:
-    """Return, by journal, the offset up to which the flow has delivered or decided."""
+    """Return, by journal, the offset up to which the flow delivered or (no ``multiline``)
+    decided."""
     offsets = {name: ack.offset for name, ack in _acks(store, _cursor(flow, text, flow)).items()}
     if parse_flow(text).multiline is None:
         for intent in intents_of(store, flow).values():

@@ -73,7 +73,8 @@ class Left:
 
 
 def left(store: Store, node: str) -> Left:
-    """Return the tasks planned, assigned or run on the node, and the journals that it keeps."""
+    """Return the tasks planned, assigned or run on the node (drained ones only if run), and the
+    journals and replicas that it keeps."""
     planned = {
         f"{flow}/{name}": task
         for flow, plan in read_plans(store, store.children(paths.flows())).items()
@@ -250,8 +251,8 @@ def data_loss(store: Store, node: str) -> list[DataLoss]:
 
 
 def discard_node(operator: Operator, node: str) -> list[DataLoss]:
-    """Remove the node, its journals and acks; return the lost events. Idempotent. Raises
-    ``ConflictError`` while the node is live."""
+    """Remove the node, its journals and acks; return the lost events. An interrupted call can be
+    repeated. Raises ``ConflictError`` while the node is live."""
     store = operator.store
     current = require_node(store, node)
     if store.exists(paths.live_node(node)):

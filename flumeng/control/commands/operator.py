@@ -94,8 +94,8 @@ def room_bytes(scale: Scale) -> int:
 
 
 def trim_audit(store: Store) -> None:
-    """Remove the oldest entries by ZooKeeper's order of creation, since writers choose names and
-    times. Raises ForbiddenError, UnavailableError."""
+    """Keep fewer than ``KEEP_AUDIT`` entries, the newest by ZooKeeper's order of creation, since
+    writers choose names and times. Raises ForbiddenError, UnavailableError."""
     names = store.children(paths.audits())
     if len(names) < KEEP_AUDIT:
         return

@@ -1,5 +1,5 @@
 """The master's loop: one tick reads, plans, applies and reports. Other masters take over the flows
-that a master reports as troubles in ``/live/masters/M``, or all flows of its share."""
+that a master reports as troubles in ``/live/masters/M``, or its whole share without ``plans``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CONFLICTS = 5
 TRIM_SECONDS = 60.0
 UPDATE_SECONDS = 5.0
 RENEW_SECONDS = 10.0
-"""A planning master rewrites its live record this often, a changed one after ``UPDATE_SECONDS``."""
+"""A planning master rewrites its live record this often, sooner (``UPDATE_SECONDS``) if changed."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
 SILENT = "is connected but plans nothing: its loop hangs; other masters plan its flows"
@@ -58,7 +58,7 @@ SILENT = "is connected but plans nothing: its loop hangs; other masters plan its
 
 class Master:
     """A master. ``stop`` may be called from any thread. ``clock``: monotonic; ``wall``: since the
-    epoch. ``troubles``: the failure by ``flow F``, ``node N`` or ``cluster``."""
+    epoch. ``troubles``: failures by subject, such as ``flow F``, ``node N`` or ``cluster``."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Master:
         return min(self._reader.next_read_seconds, until_write)
 
     def tick(self) -> str:
-        """Run one tick; return its summary. Never raises: after failures a master leaves its share
-        to the others and tries again."""
+        """Run one tick; return its summary. Never raises: after repeated failures a master leaves
+        its share to the others for ``AWAY_SECONDS``, and tries on."""
         try:
             return self.attempt()
         except Exception as error:  # no input may end a master
@@ -203,7 +203,8 @@ class Master:
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(reasons))
 
     def _retry_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
-        """Plan again at once after a conflict; stop planning a repeatedly refused flow."""
+        """Plan again at once after a refused flow or a conflict. Withhold a flow refused with a
+        UserError, or ``CONFLICTS`` times in a row."""
         self._conflicts = Counter(
             {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
         )
@@ -247,7 +248,7 @@ class Master:
         return self.measures.ticked(outcome, sentence)
 
     def _enter(self) -> None:
-        """Write the master's live record when it is missing or its share has changed."""
+        """Write the master's live record when it is missing or the master's share has changed."""
         record, written = self._record(), self._written
         me = paths.live_master(self._name)
         there = self._store.exists(me)
@@ -293,7 +294,7 @@ class Master:
             self._write_at = self._written_at + RENEW_SECONDS
 
     def _leave(self) -> None:
-        """Remove the live record: a master of another schema version has no share."""
+        """Remove the live record: a master that cannot use the schema has no share."""
         me = paths.live_master(self._name)
         with contextlib.suppress(FlumengError):
             if self._written is not None and self._store.exists(me):
@@ -315,7 +316,7 @@ class Master:
             self._wakes.get()
 
     def _log(self, sentence: str) -> None:
-        """Log a tick's sentence and the troubles, each end after a minute without the trouble."""
+        """Log a tick's sentence and its troubles, and a trouble's end after a minute without it."""
         now, troubles = self._clock(), dict(self.troubles)
         if self.measures.trouble is not None:
             troubles["planning"] = sentence
@@ -361,7 +362,7 @@ def run(
     metrics_channel: int | None = None,
 ) -> None:
     """Run a master until SIGTERM or SIGINT; waits for ZooKeeper at start. ``metrics``: address to
-    serve; ``metrics_channel``: the parent's file descriptor. Raises UserError."""
+    serve; ``metrics_channel``: the parent's file descriptor. Raises UserError for bad input."""
     if name is not None and not possible([name]):
         raise UserError(f"invalid master name {name!r}: use letters, digits and ._:@=+-")
     collect_garbage_rarely()
@@ -404,6 +405,6 @@ class Failures:
 
     @property
     def too_many(self) -> bool:
-        """Whether ``FAILURES`` ticks failed, the first of them ``FAILING_SECONDS`` ago."""
+        """Whether ``FAILURES`` or more failed, the first at least ``FAILING_SECONDS`` ago."""
         failed = [at for at in self._failed_at if at is not None]
         return len(failed) >= FAILURES and self._clock() - failed[0] >= FAILING_SECONDS

@@ -27,7 +27,7 @@ REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "A
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: the last failure or ""."""
+    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: the last refusal or ""."""
 
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
-    """Return why TLS with a server failed, and the remedy; "" when the server has not answered."""
+    """Return why TLS with a server failed, mostly with a remedy; "" after a timeout."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == EXPIRED:
             return f"ZooKeeper at {server} has an expired certificate: renew it"
@@ -117,7 +117,8 @@ def speaks_tls(host: str, port: int) -> bool:
 
 
 class _Context(ssl.SSLContext):
-    """Passes TLS errors to ``refused``: a server reports a refusal only after its own handshake."""
+    """Passes TLS errors of reads to ``refused``: a server may refuse a certificate only after the
+    client's handshake."""
 
     refused: Callable[[OSError], None]
 
@@ -138,8 +139,8 @@ _Context.sslsocket_class = _Connection
 
 
 def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLContext:
-    """Return the TLS context. Raises UserError for unusable files or a key of another certificate,
-    OSError for unreadable ones."""
+    """Return the TLS context. Raises UserError for unusable or expired certificates and a key of
+    another certificate, OSError for unreadable files."""
     credentials = keystore.load()
     _require_valid(keystore, credentials)
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
