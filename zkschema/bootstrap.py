@@ -40,6 +40,7 @@ def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record]
 
 
 def flow_tops(flow: str) -> tuple[ZPath[Record], ...]:
-    """Return the top znodes of a flow: all others are below them. The flow itself is the last."""
+    """Return the top znodes of a flow, the flow itself last. Its journals and leases are not below
+    them."""
     tops = (table.acks(flow), table.commits(flow), table.intents(flow), table.queue(flow))
     return (*tops, table.flow(flow))

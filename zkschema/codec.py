@@ -48,12 +48,13 @@ DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def text_of(record: Record) -> str:
-    """Return compact JSON with sorted keys: equal records are equal texts. Errors are shortened."""
+    """Return compact JSON with sorted keys: equal records give equal texts. ``Record.bounded`` cuts
+    long errors. Raises ValueError for a number that is not finite."""
     return ENCODER.encode({"v": type(record).VERSION, **_plain_fields(record.bounded())})
 
 
 def encode(record: Record) -> bytes:
-    """Return the bytes of ``text_of``, gzipped when large."""
+    """Return the bytes of ``text_of``, gzipped from 4 KiB on."""
     data = text_of(record).encode()
     return data if len(data) < PACK_FROM_BYTES else gzip.compress(data, compresslevel=6, mtime=0)
 
