@@ -38,8 +38,7 @@ Entry = tuple[str, str]
 """An entry of an access list: ``ROLE``, ``ROLE:NAME`` or ``@GROUP``, and its permissions in the
 order of PERMISSIONS."""
 Owner = tuple[str, str]
-"""A role of ``Access`` that depends on the znode, and the entry that has it there: ``ROLE:NAME``,
-or ``@operator``."""
+"""A role of ``Access`` that depends on the znode; the ``ROLE:NAME`` or ``@operator`` with it."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,7 @@ DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def text_of(record: Record) -> str:
-    """Return compact JSON with sorted keys: equal records give equal texts. ``Record.bounded`` cuts
-    long errors. Raises ValueError for a number that is not finite."""
+    """Return compact JSON with sorted keys: equal records are equal texts. Errors are shortened."""
     return ENCODER.encode({"v": type(record).VERSION, **_plain_fields(record.bounded())})
 
 

@@ -280,9 +280,8 @@ class EndedTask(Record):
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
     """The tasks of a flow and their nodes. ``epoch`` is the highest ever given, ``revision`` the
-    last that every task has run. ``sharing``: partitions change tasks in several transactions. When
-    ``buckets`` is not 0, the tasks lie in as many znodes below this one. ``ended``: past tasks,
-    bounded, newest last."""
+    last that every task has run. ``sharing``: partitions change tasks in several transactions. With
+    ``buckets``, the tasks lie in as many znodes below. ``ended``: past tasks, newest last."""
 
     epoch: int = 0
     tasks: Mapping[str, PlannedTask] = field(default_factory=lambda: NOTHING)
@@ -294,10 +293,10 @@ class Plan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Record):
-    """Where lines are joined to events, at an ack with this ``offset``: all events that begin below
-    ``emitted`` are in the sinks. Lines from ``offset`` to ``emitted`` are read again; only under
-    the same ``rules`` (a digest) they are joined as before. Lines below ``sure`` (0: ``offset``)
-    only show whether the next line continues a message."""
+    """Lines joined to events at ack ``offset``: all events that begin below ``emitted`` are in the
+    sinks. Lines from ``offset`` on are read again, and joined as before only under the same
+    ``rules``. Lines below ``sure`` (0: ``offset``) only show whether the next line continues a
+    message."""
 
     offset: int
     emitted: int
@@ -318,8 +317,7 @@ class Ack(Record):
 
     @property
     def emitted(self) -> int:
-        """All events that begin below this offset are in the sinks. A ``joined`` of another offset
-        is outdated, and ignored."""
+        """All events that begin below are in the sinks. Ignores ``joined`` of another offset."""
         valid = self.joined is not None and self.joined.offset == self.offset
         return self.joined.emitted if self.joined is not None and valid else self.offset
 
@@ -394,9 +392,8 @@ class Assignment(Record):
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus(Record):
     """``state`` is ``starting``, ``running``, ``retrying``, ``failed``, ``stopped`` or ``standby``.
-    A retrying task owns its partitions, and waits for a sink or another service. ``error``: why the
-    task does not run, or which trouble a running one has, such as stopped partitions.
-    ``epoch_seen``: a higher epoch than the task's in an ack or intent, or 0. ``health``:
+    A retrying task owns its partitions. ``error``: why the task does not run, or the trouble of a
+    running one. ``epoch_seen``: a higher epoch in the task's acks or intent, or 0. ``health``:
     ``unhealthy`` or ``unreachable`` after several failures in a row, else ""."""
 
     epoch: int
@@ -414,10 +411,9 @@ class TaskStatus(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus(Record):
-    """A node's report. ``assignment_version``: version of the assignment that the node has applied.
-    Tasks (``flow/task``) that are missing do not run. ``journals_told``: all journals on its disk
-    are registered. ``problems``: path or part -> problem, some of them. ``spark_ui``: URL, or "".
-    """
+    """A node's report. ``assignment_version``: that of the applied assignment. Tasks
+    (``flow/task``) that are missing do not run. ``journals_told``: all journals on the node's disk
+    are registered. ``problems``: path or part -> problem, some of them. ``spark_ui``: URL or ""."""
 
     assignment_version: int
     journals_told: bool = True
