@@ -1,4 +1,4 @@
-"""A collector process: starts Spark's session, the tasks, and watchdogs for both."""
+"""A collector process: waits for Spark's session, then runs the tasks, and watchdogs for both."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def run(
 
 
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
-    """Raise UserError for parts of a flow that the policy forbids or that write below ``data``."""
+    """Raise UserError for a part of a flow that the policy forbids, that writes below ``data``, or
+    that needs a directory or catalog which this Spark session lacks."""
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
