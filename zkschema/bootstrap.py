@@ -13,7 +13,7 @@ def initial(
     cluster: str = "", version: int = table.VERSION
 ) -> tuple[tuple[ZPath[Record], Record | None], ...]:
     """Return path and record (None for a folder) of every znode of an empty cluster with the id
-    ``cluster``."""
+    ``cluster``, in a tree of ``version``."""
     fixed = tuple(
         row()
         for row in table.ROWS
