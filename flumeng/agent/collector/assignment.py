@@ -37,7 +37,7 @@ class Retries:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rest: tuple[Assignment, bool] | None = None
-        """Assignment and drain that failed. Only the same pair waits until ``_until``."""
+        """The failed assignment, and whether a drain had begun: the pair waits for ``_until``."""
         self._until = 0.0
         self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)
         self._began = 0.0

@@ -110,7 +110,7 @@ class Pipeline(Protocol):
         """A fault that does not stop batches; empty without one."""
 
     def event_bytes(self) -> float | None:
-        """Return the mean bytes of events read since the last call; None when none were counted."""
+        """Return the mean bytes per event read since the last call; None when none were counted."""
 
     def filtered(self) -> Filtered: ...
 

@@ -7,8 +7,9 @@ Rules
    are published (at least once), or in one transaction with its commit record (exactly once).
 3. Targets that identify batches by number are written under an intent only. An open intent is
    repeated exactly, before anything new.
-4. Two batches may be written at a time; commits keep their order and stop at a failed batch. With
-   an intent before the write, or at most once, it is one: a crash repeats or loses no more.
+4. Two batches may be written at a time; commits keep their order and stop at a failed batch. At
+   most once writes one at a time, so that a crash loses no more than that. Batches whose intent
+   precedes their write also run one at a time.
 5. Where lines are joined, batches run one at a time: each reports where the next one begins.
 """
 
@@ -77,9 +78,9 @@ class Backlog:
 
 
 class ClaimedTask:
-    """A task's work under one claim. ``planned``: offset up to which each partition is in batches;
-    never below the ack. ``backlog`` and ``start`` are never called at the same time,
-    nor is ``commit`` by two threads."""
+    """A task's work under one claim. ``planned``: partition -> offset up to which batches have
+    read it so far; never below the ack. ``backlog`` and ``start`` are never called at the same
+    time, nor is ``commit`` by two threads."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class ClaimedTask:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the last check reached all partitions, and committed batches read all of them."""
+        """Whether the last check reached all partitions, and committed batches read all it saw."""
         return self._caught_up and not self._running
 
     @property
@@ -181,8 +182,8 @@ class ClaimedTask:
         return self._handoff.done and not self._running
 
     def backlog(self, *, eager: bool) -> Backlog:
-        """Return the readable backlog. It is due now if ``eager``, or to be handed off, or if a
-        batch, or one partition, is full, or if all partitions with new events are closed."""
+        """Return the readable backlog. It is due now if ``eager``, for a handoff, when it fills a
+        batch, and when one of its partitions is full or all of them are closed."""
         reached = self._reached()
         safe = self._safe(reached)
         if (repeat := self._delivery.repeat) is not None:

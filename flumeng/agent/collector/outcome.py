@@ -41,7 +41,8 @@ def written_to(sink: str) -> Iterator[None]:
 
 
 def places_of(spec: FlowSpec) -> list[str]:
-    """Return the places of a flow's sinks by number; the last, always there, is dead letters'."""
+    """Return the places of a flow's sinks by number; last, with or without such a sink, that of
+    dead letters."""
     return [*(leaf.place for leaf in spec.leaves), "dead_letters"]
 
 

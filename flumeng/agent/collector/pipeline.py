@@ -1,4 +1,4 @@
-"""A flow's pipeline on Spark: read, filters, then sinks and branches; rebuilt at each claim."""
+"""A flow's pipeline on Spark: read, filters, then sinks and branches; built for a claim."""
 
 from __future__ import annotations
 

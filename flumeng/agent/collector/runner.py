@@ -1,8 +1,8 @@
 """Runs one task in turns: claims it, runs its batches, and claims it again after a failure.
 
-After an error the task claims again; only a higher epoch ends its assignment. A new assignment, a
-drain and a stop take effect between batches. While the ZooKeeper session is uncertain the task
-pauses. After a hang it restarts in jobs of its own, with a longer limit, until it commits a batch.
+Of all failures only a higher epoch ends the work on an assignment. A new assignment, a drain and a
+stop take effect between batches. While the ZooKeeper session is uncertain the task pauses. After a
+hang the task restarts in jobs of its own, with a longer limit, until it commits a batch.
 """
 
 from __future__ import annotations

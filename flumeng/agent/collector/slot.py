@@ -33,13 +33,13 @@ LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
 class Member(Protocol):
     def begin(self, most_events: int | None) -> Work | None:
         """Choose and stage a batch; None if no events are left, or after a withdrawal or error.
-        ``most_events`` None: any size, in a job of its own. Raises nothing; called once at most."""
+        ``most_events`` None: any size, unshared. Called at most once a request. Raises nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
     """A task's request for a slot. ``shareable``: all filters and sinks are Arrow, and the batch
-    has the time of a shared job. ``gather_seconds``: how long the flow lets events gather."""
+    may take as long as a shared job. ``gather_seconds``: how long the flow gathers events."""
 
     flow: str
     member: Member

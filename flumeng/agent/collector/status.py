@@ -106,7 +106,7 @@ class Reports:
             self._change()
 
     def answer(self, number: int, keys: Collection[str], starting: Mapping[str, Status]) -> None:
-        """Report configuration ``number``, with the tasks ``keys``. ``starting``: of new ones."""
+        """Report configuration ``number`` as applied: tasks ``keys``, new ones as ``starting``."""
         with self._news:
             self._answers = number
             kept = {key: status for key, status in self._statuses.items() if key in keys}

@@ -52,7 +52,7 @@ class Surroundings:
 
 
 class Takeover:
-    """Builds and claims a task. ``size`` outlives claims: its measurements stay valid."""
+    """Builds and claims a task. ``size`` outlives claims, until the flow's batch limits change."""
 
     def __init__(
         self, around: Surroundings, partitions: Partitions, wake: Callable[[], None]

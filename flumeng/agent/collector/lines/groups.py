@@ -1,8 +1,8 @@
 """Groups lines that belong together, and chooses the groups to emit. Pure.
 
-``Progress`` keeps two numbers for a partition. Nothing below ``offset`` is ever needed again; every
-line below ``emitted`` belongs to an emitted event. Lines between the two are reread, since some are
-the heads of events whose tails lie above ``emitted``.
+``Progress`` keeps offsets of a partition (``sure``: see rule 8). Nothing below ``offset`` is ever
+needed again; every line below ``emitted`` belongs to an emitted event. Lines between the two are
+reread, since some are the heads of events whose tails lie above ``emitted``.
 
 A line either *starts* an event or follows the line before it in its stream. A group that contains
 its start is *headed*: every reader that begins at or below the start sees the same group. Lines

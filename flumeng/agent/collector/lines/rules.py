@@ -61,7 +61,7 @@ class Rules:
             raise UserError(f"multiline: {error}") from error
 
     def starts(self, bodies: pa.Array) -> Flags:
-        """Return which lines start an event by their bytes. With ``traces`` none, ``alone`` all."""
+        """Return which lines start an event by pattern; none with ``traces``, all if ``alone``."""
         if self.traces is not None or self.alone:
             return np.full(len(bodies), self.alone)
         starts = pc.match_substring_regex(bodies, pattern=self.pattern)
