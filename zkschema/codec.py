@@ -53,7 +53,7 @@ def text_of(record: Record) -> str:
 
 
 def encode(record: Record) -> bytes:
-    """Return the bytes of ``text_of``, gzipped when large."""
+    """Return the bytes of ``text_of``, gzipped from 4 KiB on."""
     data = text_of(record).encode()
     return data if len(data) < PACK_FROM_BYTES else gzip.compress(data, compresslevel=6, mtime=0)
 

@@ -50,12 +50,12 @@ class Batch:
 
     @property
     def gone(self) -> int:
-        """Number of offsets skipped because their events are unreadable."""
+        """Number of unreadable events in ``gaps``; those in ``left_out`` are not counted."""
         return self.scale.total(gap.reported for gap in self.gaps)
 
     @property
     def refused(self) -> int:
-        """Number of events whose time a sink rejected as implausible."""
+        """Number of events whose time a sink rejected as implausible; the most of any sink."""
         return max((part.refused for part in self.written), default=0)
 
     @property
@@ -110,7 +110,7 @@ class Pipeline(Protocol):
         """A fault that does not stop batches; empty without one."""
 
     def event_bytes(self) -> float | None:
-        """Return the mean size of the events read since the last call; None when not counted."""
+        """Return the mean bytes per event read since the last call; None when none were counted."""
 
     def filtered(self) -> Filtered: ...
 

@@ -1,8 +1,8 @@
 """Runs one task in turns: claims it, runs its batches, and claims it again after a failure.
 
-Only an owner with a higher epoch ends the work on an assignment. A new assignment, a drain and a
-stop take effect between batches. While the ZooKeeper session is uncertain the task pauses. A task
-whose batch hung restarts in jobs of its own, with a longer limit, until a batch ends.
+Of all failures only a higher epoch ends the work on an assignment. A new assignment, a drain and a
+stop take effect between batches. While the ZooKeeper session is uncertain the task pauses. After a
+hang the task restarts in jobs of its own, with a longer limit, until it commits a batch.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Runner:
         self._ended = threading.Event()
         self._claim: SlotClient | None = None
         self._left: SlotClient | None = None
-        """A failed claim of which some threads still run."""
+        """A failed claim of which threads may still run."""
         self._leave_by = 0.0
         self._settled: Assignment | None = None
         """The assignment that was released or superseded, and is ignored from then on."""
         self._refreshed = False
-        """Whether the ends of the partitions were reread after the drain began."""
+        """Whether a reread of the partitions' ends was requested after the drain began."""
         self._drained = False
         self._gathering = False
         """Whether a batch gathers events until a timer ends; meanwhile new events cause no turn."""
@@ -95,7 +95,7 @@ class Runner:
         self._wake()
 
     def cancel(self) -> None:
-        """End soon; the next owner repeats uncommitted batches."""
+        """End soon; drop uncommitted batches."""
         self.stop()
         if (claim := self._claim) is not None:
             claim.cancel()

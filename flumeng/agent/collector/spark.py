@@ -97,8 +97,8 @@ def start(
     spare_tasks: int = 0,
 ) -> SparkSession:
     """Start Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
-    run in addition to one task per core. Raises UserError for Java, ``directory`` and missing
-    secrets, UnavailableError when the master does not answer."""
+    run in addition to one task per core. Raises UserError for Java, ``directory`` and secrets,
+    UnavailableError when the master does not answer or Spark does not start."""
     find_java()
     _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
@@ -177,8 +177,8 @@ def for_large_rows(session: SparkSession) -> SparkSession:
 
 
 def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
-    """Return the number of tasks of Spark's ``local[*]``. The JVM counts cores reliably, also in a
-    container, so this starts the JVM with all of ``settings``."""
+    """Return the number of tasks of Spark's ``local[N]``. For ``local[*]`` this starts the JVM with
+    all of ``settings``, since the JVM counts cores reliably, also in a container."""
     _, _, cores = options.master.removesuffix("]").partition("[")
     if cores != "*":
         return int(cores or 1)
@@ -188,7 +188,7 @@ def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
 
 
 def garbage_collector(environment: Mapping[str, str]) -> str:
-    """Return our choice of collector, unless the environment sets one: Java accepts only one."""
+    """Return Java's garbage collector option; empty if the environment sets one: Java takes one."""
     given = " ".join(environment.get(name, "") for name in JAVA_VARIABLES)
     return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 

@@ -1,4 +1,4 @@
-"""Reports each change of a task's status once, to node and log. Rapid changes share a report."""
+"""Reports tasks' statuses to the node, of rapid changes the last; logs each trouble once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flumeng.platform.scrubbing import scrub
 log = logging.getLogger(__name__)
 
 ERROR_CHARACTERS = 1000
-"""Longest error in a status: all errors of a node's tasks share one znode."""
+"""Longest error in a status, since all errors of a node's tasks share one znode."""
 STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 RETRYING = "retrying"
 STANDBY = "standby"
@@ -25,8 +25,8 @@ GAP_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Status:
-    """``error``: why the last batch failed, or why partitions are stopped. ``epoch_seen``: the
-    higher epoch of a superseded task's ack."""
+    """``error``: why the task failed, stopped or retries, or its trouble while running or standing
+    by. ``epoch_seen``: the higher epoch that superseded the task, or 0."""
 
     epoch: int
     revision: int
@@ -106,7 +106,7 @@ class Reports:
             self._change()
 
     def answer(self, number: int, keys: Collection[str], starting: Mapping[str, Status]) -> None:
-        """Record that configuration ``number``, with the tasks ``keys``, is running."""
+        """Report configuration ``number`` as applied: tasks ``keys``, new ones as ``starting``."""
         with self._news:
             self._answers = number
             kept = {key: status for key, status in self._statuses.items() if key in keys}
