@@ -6,6 +6,7 @@ An option with the same text in many commands stands once, on the first page; ot
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -70,7 +71,7 @@ def _section(words: tuple[str, ...], command: click.Command, shared: set[str]) -
     usage = " ".join(command.collect_usage_pieces(click.Context(command)))
     yield f"## {' '.join(words)}\n"
     yield f"```text\nflumeng {' '.join(words)} {usage}\n```\n"
-    yield f"{inspect.cleandoc(command.help or '')}\n"
+    yield f"{_marked(inspect.cleandoc(command.help or ''))}\n"
     options = list(_options(command))
     own = [_row(option) for option in options if _shared_row(option) not in shared]
     if own:
@@ -125,8 +126,17 @@ def _row(option: click.Option, required: str = "required") -> str:
     meaning = option.help or ""
     if option.show_envvar and option.envvar:
         meaning += f" Variable: `{option.envvar}`."
-    cells = (names, _value(option), default, " ".join(meaning.split()))
+    cells = (names, _value(option), default, _marked(" ".join(meaning.split())))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _marked(text: str) -> str:
+    """Markdown of a help text: options and variables are code, as words in backticks are."""
+    parts = re.split("(`[^`]*`)", text)
+    parts[::2] = [
+        re.sub(r"(?<![\w-])(--[a-z][a-z-]*|FLUMENG_[A-Z_]+)", r"`\1`", p) for p in parts[::2]
+    ]
+    return "".join(parts)
 
 
 def _shared_row(option: click.Option) -> str:
