@@ -317,8 +317,9 @@ def test_filters_have_the_columns_of_kafka_messages() -> None:
 
 
 def test_every_flow_in_the_docs_is_valid() -> None:
-    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "flumeng").rglob("README.md")]
-    texts = [yaml for page in sorted(pages) for yaml in flows_in(page)]
+    pages = {*(ROOT / "docs").rglob("*.md"), *(ROOT / "flumeng").rglob("README.md")}
+    plug_ins = {page for page in pages if page.name in ("plugins.md", "write-a-plug-in.md")}
+    texts = [yaml for page in sorted(pages - plug_ins) for yaml in flows_in(page)]
     for text in texts:
         parse_flow(text)
     assert len(texts) >= 50
@@ -326,7 +327,7 @@ def test_every_flow_in_the_docs_is_valid() -> None:
 
 def flows_in(page: Path) -> Iterator[str]:
     for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):
-        if "flow: " in text:
+        if "flow: " in text and "sources:" in text:
             yield textwrap.dedent(text)
 
 
