@@ -1,54 +1,67 @@
-"""Reference pages of flows and components, from the option classes and the connectors' READMEs."""
+"""Reference pages of flows and components, from the option classes and the folders' READMEs."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from flumeng.config import registry
 from flumeng.config.component import OutsideJournal, SourceOptions
 from flumeng.config.flow import FlowSpec
+from flumeng.config.functions import FUNCTIONS
 from flumeng.config.option_docs import documentation, nested_options, option_rows
 from flumeng.config.registry import Entry
 from flumeng.platform.options.option import described
+from rooms import sections, title_and_text
 
-CONNECTORS = Path(__file__).parent.parent / "flumeng" / "connectors"
 FOLDER = "flumeng.connectors."
-DEVELOPERS = "\n## In this folder\n"
-"""The heading of the part of a README that is for who changes the code, and on no page."""
-VALUES = """\
-Sizes are written as `64 KiB` or `1 MiB` (or `KB`, `MB`), durations as `250 ms`, `10 s` or `5 min`;
-a bare number means bytes or seconds.
-"""
 
 
 def connectors() -> dict[str, tuple[str, str]]:
     """The title and the text of the page of each connector that has components, by its folder."""
     pages = {}
     for folder, entries in sorted(_by_folder().items()):
-        readme = (CONNECTORS / folder / "README.md").read_text().partition(DEVELOPERS)[0]
-        title, _, text = readme.removeprefix("# ").partition("\n")
-        parts = [_on_page(text.strip("\n")), "", "## Options\n", VALUES]
+        title, text = title_and_text(f"connectors/{folder}")
+        values = "How values are written: [values](../flow.md#values).\n"
+        parts = [text, "", "## Options\n", values]
         seen: set[type[Any]] = set()
         for entry in entries:
-            parts += _with_parts(entry, seen)
+            parts += [_heading(entry), *_component(entry), *_parts_of(entry, seen)]
         pages[folder] = title, _joined(parts)
     return pages
 
 
-def flow() -> str:
-    """The options of a flow itself."""
-    return _joined([VALUES, *_options(FlowSpec), *_parts(FlowSpec, "", {FlowSpec})])
+def flow() -> tuple[str, str]:
+    """The page of flow files: their text, the functions of expressions, the options of a flow."""
+    title, text = title_and_text("config")
+    functions = ", ".join(f"`{name}`" for name in sorted(FUNCTIONS))
+    options = [*_options(FlowSpec), *_parts(FlowSpec, "", {FlowSpec})]
+    parts = [text, "", "## Functions\n", f"{functions}\n", "## Options\n", *options]
+    return title, _joined(parts)
 
 
-def filters() -> str:
-    """The options of all filters."""
+def filters() -> tuple[str, str]:
+    """The page of filters: the section of each has its purpose, its text, and its options."""
+    entries = {
+        entry.name: entry
+        for entry in registry.entries("filter")
+        if entry.distribution == registry.OWN
+    }
+    title, text = title_and_text("filters")
     seen: set[type[Any]] = {FlowSpec}
-    entries = (entry for entry in registry.entries("filter") if entry.distribution == registry.OWN)
-    return _joined([VALUES, *(line for entry in entries for line in _with_parts(entry, seen))])
+    (_, head), *rest = sections(text)
+    parts = [head, ""]
+    for heading, body in rest:
+        entry = entries.pop(heading.strip("`"), None)
+        parts += [f"## {heading}\n"]
+        if entry is None:
+            parts += [f"{body}\n"]
+            continue
+        purpose, *options = _component(entry)
+        parts += [purpose, f"{body}\n", _heading(entry), *options, *_parts_of(entry, seen)]
+    assert not entries, f"flumeng/filters/README.md has no section of {', '.join(entries)}"
+    return title, _joined(part for part in parts if part != "\n")
 
 
 def index() -> str:
@@ -63,7 +76,7 @@ def index() -> str:
         purpose = documentation(entry.options_class()).partition("\n\n")[0].replace("\n", " ")
         purpose = purpose.replace("|", "\\|")
         lines.append(f"| {entry.kind} | [`{entry.name}`]({page}#{anchor}) | {purpose} |")
-    head = "The options of a flow itself are on [a page of their own](flow.md).\n"
+    head = "All sources, filters and sinks, with their options. Those of a flow: [flow](flow.md).\n"
     return _joined([head, *lines])
 
 
@@ -91,15 +104,12 @@ def _folder(entry: Entry) -> str:
     return module.removeprefix(FOLDER).partition(".")[0] if module.startswith(FOLDER) else ""
 
 
-def _on_page(readme: str) -> str:
-    """The text with its links as they are from the page of a connector in docs/reference."""
-    text = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](\1.md", readme)
-    return text.replace("](../../../docs/", "](../../")
+def _heading(entry: Entry) -> str:
+    return f"### Options of {entry.kind} `{entry.name}`\n"
 
 
-def _with_parts(entry: Entry, seen: set[type[Any]]) -> Iterator[str]:
-    yield from _component(entry)
-    yield from _parts(entry.options_class(), f" of {entry.name}", seen)
+def _parts_of(entry: Entry, seen: set[type[Any]]) -> Iterator[str]:
+    return _parts(entry.options_class(), f" of {entry.name}", seen)
 
 
 def _parts(cls: type[Any], behind: str, seen: set[type[Any]], above: str = "") -> Iterator[str]:
@@ -117,8 +127,8 @@ def _parts(cls: type[Any], behind: str, seen: set[type[Any]], above: str = "") -
 
 
 def _component(entry: Entry) -> Iterator[str]:
+    """The documentation of a component; then its guarantees, its short form and its options."""
     cls = entry.options_class()
-    yield f"### Options of {entry.kind} `{entry.name}`\n"
     yield f"{documentation(cls)}\n"
     if issubclass(cls, SourceOptions) and cls.guarantees:
         yield f"Guarantees: {', '.join(sorted(cls.guarantees))}.\n"

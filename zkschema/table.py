@@ -588,14 +588,15 @@ def to_markdown() -> str:
         )
     lines += [
         "",
-        "In a secured cluster each znode has an access list (see [security](../security.md)). An "
-        "administrator may do everything. A node, an operator or a subscriber has these rights "
-        "once it is admitted, most of them by a group whose secret is in its record in "
-        "`/members`; `own-ROLE` is the member that the path names. `own-operator` is each "
-        "operator of the flow in the path; for a cursor's znodes, of the flow that reads with it. "
-        "`operator` is one admitted for all flows, `any-operator` also one admitted for some. "
-        "`primary-node` leads the journal, and `replica-node` is to hold a replica of it: masters "
-        "keep these lists up to date with the journals' records.",
+        "In a secured cluster each znode has an access list (see "
+        "[security](../explanation/security.md)). An administrator may do everything. A node, "
+        "an operator or a subscriber has these rights once it is admitted, most of them by a "
+        "group whose secret is in its record in `/members`; `own-ROLE` is the member that the "
+        "path names. `own-operator` is each operator of the flow in the path; for a cursor's "
+        "znodes, of the flow that reads with it. `operator` is one admitted for all flows, "
+        "`any-operator` also one admitted for some. `primary-node` leads the journal, and "
+        "`replica-node` is to hold a replica of it: masters keep these lists up to date with "
+        "the journals' records.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import yaml
+
 from flumeng.config.component import is_component
 from flumeng.platform.options.option import Option, Unit, default_of, described, is_required
 
@@ -77,8 +79,10 @@ def _value(hint: Any, option: Option) -> str:
         (item, _) = get_args(hint)
         if is_component(item):
             return "list of components"
-        if dataclasses.is_dataclass(item):
+        if any(dataclasses.is_dataclass(leaf) for leaf in _leaf_types(item)):
             return "list, see below"
+        if item is yaml.Node:
+            return "list"
         return "list of numbers" if item is int else "list of texts"
     if get_origin(hint) is Mapping:
         (_, item) = get_args(hint)

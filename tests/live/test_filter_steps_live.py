@@ -127,7 +127,7 @@ SELECT ts, sum(n) AS timed, percentile(ms, array(0.5, 0.99), n) AS quantiles FRO
 
 
 def test_rows_of_windows_are_put_together_in_sql(spark: SparkSession) -> None:
-    """As docs/flows.md says: for any choice of splits, quantiles are within 1 %."""
+    """As the docs say: for any choice of splits, quantiles are within 1 %."""
 
     def requests(batches: Any) -> Any:
         for numbers in batches:

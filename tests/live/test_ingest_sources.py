@@ -411,7 +411,7 @@ def test_events_of_every_source_have_the_documented_attributes(
     client.getresponse().read()
     events = worker.wait_for_events("f", len(sources))
     after_us = time.time_ns() // 1000
-    page = (Path(__file__).parents[2] / "docs" / "flows.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "flow.md").read_text()
     for event in events:
         found = attrs(event)
         own = event["host"] == socket.gethostname()

@@ -1,6 +1,6 @@
 """The public contract of connectors and filters: plug-ins import only this package of flumeng.
 Option classes need no pyarrow; ``Source``, ``Sink``, ``RangedInput`` and ``Filter`` do. Names are
-loaded when used, so that control processes load no pyarrow. See docs/plugins.md."""
+loaded when used, so that control processes load no pyarrow. See docs/how-to/write-a-plug-in.md."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _needs(scheme: str, targets: tuple[str, ...], tls: ClientTls | None) -> Iter
 class ForwardSyslog(SinkOptions):
     """Sends events as syslog messages over TCP or TLS to a server: rsyslog, or another flumeng.
 
-    TCP does not acknowledge: the consequences for single messages are in `docs/sinks.md`.
+    TCP does not acknowledge: `docs/explanation/guarantees.md` has the consequences for messages.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.forward.sink:ForwardSink"
@@ -79,7 +79,7 @@ class ForwardSyslog(SinkOptions):
 class ForwardTcp(SinkOptions):
     """Sends events over TCP or TLS to a server, as lines or with their lengths.
 
-    TCP does not acknowledge: the consequences for single messages are in `docs/sinks.md`.
+    TCP does not acknowledge: `docs/explanation/guarantees.md` has the consequences for messages.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.forward.sink:ForwardSink"

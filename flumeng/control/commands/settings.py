@@ -147,10 +147,10 @@ _NUMBERS = (
     _throttle(
         "balance_per_node",
         None,
-        "of those, the most to or from one node; unset: no limit of its own",
+        "the most balance moves to or from one node; unset: no limit of its own",
     ),
     _throttle(
-        "balance_per_flow", None, "of those, the most of one flow; unset: no limit of its own"
+        "balance_per_flow", None, "the most balance moves of one flow; unset: no limit of its own"
     ),
     _throttle(
         "recovery",
@@ -164,7 +164,11 @@ _NUMBERS = (
         "maintenance begins automatically when at least this many active nodes are missing",
         whole=True,
     ),
-    _limit("maintenance_enter", "and when they exceed this share of all active nodes", most=1),
+    _limit(
+        "maintenance_enter",
+        "and only when the missing nodes exceed this share of all active nodes",
+        most=1,
+    ),
     _limit(
         "maintenance_leave", "automatic maintenance ends when at most this share is missing", most=1
     ),

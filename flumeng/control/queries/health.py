@@ -306,7 +306,8 @@ def _of_flows(flows: Sequence[FlowRow], cache: ReadCache) -> Iterator[Cause]:
                 yield Cause(
                     f"task {task.key} runs with problems: {task.why}",
                     "other partitions and sinks go on, and these too once they are repaired: for "
-                    "damage see docs/journal.md, for sinks docs/sinks.md",
+                    "damage see docs/how-to/damaged-journal.md, for sinks "
+                    "docs/how-to/batch-that-cannot-finish.md",
                     about=f"task {task.key}: troubles",
                 )
 
@@ -328,7 +329,7 @@ def _of_task(task: TaskRow) -> Cause:
         "draining": "wait: it moves to another node",
         "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
         "retrying": "check that the sink is up and reachable from the task's node; the task "
-        "retries automatically (docs/sinks.md)",
+        "retries automatically (docs/how-to/batch-that-cannot-finish.md)",
         "failed": "fix the cause; the task is retried automatically",
         "stopped": "see the node's log",
         "unknown": "see the problem of its node's status record",

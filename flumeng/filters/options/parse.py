@@ -95,7 +95,7 @@ class Parse(FilterOptions):
     """Parses the body of each event, and adds a column for each value.
 
     An event that cannot be parsed is kept, with the reason in the attribute `parse_error`.
-    [Parsing](../parsing.md) describes each format.
+    [Formats](formats.md) describes each format.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.parse:ParseFilter"

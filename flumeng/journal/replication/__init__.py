@@ -2,6 +2,6 @@
 
 A step is a function of a state and an event; it returns the next state and a list of actions.
 ``primary`` is the process that appends events, ``follower`` one that holds a replica,
-``membership`` the record in ZooKeeper. docs/replication.md describes the protocol and its
-invariants.
+``membership`` the record in ZooKeeper. docs/explanation/replication.md describes the
+protocol and its invariants.
 """

@@ -204,7 +204,7 @@ def test_the_example_passes() -> None:
 
 
 def test_docs_list_every_option() -> None:
-    docs = (CONF.parents[1] / "docs" / "trying.md").read_text()
+    docs = (CONF.parents[1] / "docs" / "reference" / "test-cases.md").read_text()
     for cls in (CaseFile, Case, GivenEvent):
         for option in dataclasses.fields(cls):
             assert f"| `{option.name}` |" in docs, (cls, option.name)

@@ -267,7 +267,7 @@ def test_running_task_shows_its_blocked_journal(cluster: Shell, store: FakeStore
     shown = cluster.json("status")
     (cause,) = [cause for cause in shown["causes"] if "collect-0" in cause["what"]]
     assert said in cause["what"]
-    assert "docs/journal.md" in cause["advice"]
+    assert "docs/how-to/damaged-journal.md" in cause["advice"]
     assert (shown["health"], shown["flows"][0]["running"]) == ("degraded", 2)
     assert cluster.run("task", "wait", "web/collect-0", "--active").exit_code == 0
 

@@ -192,7 +192,7 @@ def test_a_process_that_only_reads_flows_does_not_load_sqlglot() -> None:
 
 
 def test_functions_in_the_docs_are_the_allowed_ones() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "flows.md").read_text()
-    _, _, rest = page.partition("and these functions:\n\n")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "flow.md").read_text()
+    _, _, rest = page.partition("\n## Functions\n\n")
     listed = re.findall("`([a-z0-9_]+)`", rest.partition("\n\n")[0])
     assert listed == sorted(FUNCTIONS)

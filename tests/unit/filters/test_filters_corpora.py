@@ -1,4 +1,4 @@
-"""Lines of the test suites of other syslog readers: ours agrees, or docs/parsing.md says why not.
+"""Lines of the test suites of other syslog readers: ours agrees, or the docs say why not.
 
 A case names the fields that the other reader finds. A case that ``differs`` names a class of
 difference and the fields that are ours; it must really differ, so that the table stays true.
@@ -19,7 +19,7 @@ import yaml
 from flumeng.filters.formats import syslog
 
 CORPORA = sorted((Path(__file__).parent / "corpora").glob("*.yaml"))
-DOCS = (Path(__file__).parents[3] / "docs" / "parsing.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "reference" / "formats.md").read_text()
 READING_SYSLOG = DOCS.partition("## `syslog`\n")[2].partition("\n## ")[0]
 RECEIVED = datetime(2026, 11, 22, 12, tzinfo=UTC)
 NOT_FIELDS = ("line", "timezone", "differs", "ours", "refused")

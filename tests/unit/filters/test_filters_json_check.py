@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flumeng.filters.json_check import are_json
 
 TEXTS = Path(__file__).parent / "corpora" / "json" / "texts.yaml"
-DOCS = Path(__file__).parents[3] / "docs" / "parsing.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 CORPUS: dict[str, Any] = yaml.load(TEXTS.read_text(), yaml.CSafeLoader)
 
 

@@ -15,19 +15,22 @@ TOP = Path(__file__).parents[3]
 FILES = sorted(
     [TOP / "README.md", TOP / "CHANGELOG.md"]
     + [file for folder in ("docs", "conf") for file in (TOP / folder).rglob("*.*")]
-    + list((TOP / "flumeng" / "connectors").glob("*/README.md"))
+    + list((TOP / "flumeng").rglob("README.md"))
     + [file for folder in ("flumeng", "cli", "zkschema") for file in (TOP / folder).rglob("*.py")]
 )
 QUOTED = re.compile(r"`flumeng ([a-z][^`]*)`")
 LINE = re.compile(r"^(?: {4}|\$ |ExecStart=)\s*(?:\S*/)?flumeng ([a-z].*)$", re.MULTILINE)
+BLOCK = re.compile(r"^ *```(?:bash|text)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+IN_BLOCK = re.compile(r"^ *(?:\S+=\S* )*(?:\S*/)?flumeng ([a-z].*)$", re.MULTILINE)
 NO_COMMANDS = {"journal frames", "journal key id"}
-"""Labels of key derivation, which docs/journal.md quotes literally."""
+"""Labels of key derivation, which docs/reference/journal-format.md quotes literally."""
 
 
 def named(text: str) -> Iterator[str]:
     """The words after ``flumeng`` wherever a command occurs in the text."""
     joined = re.sub(r"\\\n\s*", " ", text)
-    for match in (*QUOTED.finditer(joined), *LINE.finditer(joined)):
+    in_blocks = (match for block in BLOCK.findall(joined) for match in IN_BLOCK.finditer(block))
+    for match in (*QUOTED.finditer(joined), *LINE.finditer(joined), *in_blocks):
         yield " ".join(re.sub(r'"\s*f?"', "", match[1]).split())
 
 
@@ -73,7 +76,7 @@ def test_wrong_command_or_option_is_noticed(line: str) -> None:
 
 def test_every_path_that_the_docs_name_is_there() -> None:
     pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
-    pages += (TOP / "flumeng" / "connectors").glob("*/README.md")
+    pages += (TOP / "flumeng").rglob("README.md")
     paths = re.compile(
         r"`((?:flumeng|cli|zkschema|tests|scripts|conf|packages|examples)/[\w./-]+)`"
     )
@@ -88,7 +91,7 @@ def test_every_path_that_the_docs_name_is_there() -> None:
 
 def test_every_link_of_the_docs_leads_to_a_file_and_a_heading() -> None:
     pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
-    pages += (TOP / "flumeng" / "connectors").glob("*/README.md")
+    pages += (TOP / "flumeng").rglob("README.md")
     wrong = [
         f"{page.relative_to(TOP)}: {path}{anchor}"
         for page in pages

@@ -1,4 +1,4 @@
-"""The tables of bytes in docs/journal.md are those of the code."""
+"""The tables of bytes in docs/reference/journal-format.md are those of the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from flumeng.journal.log import checkpoint, frame, segment
 
-PAGE = Path(__file__).parents[3] / "docs" / "journal.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "journal-format.md"
 
 
 def documented(heading: str) -> list[tuple[int, int]]:
