@@ -13,7 +13,7 @@ import yaml
 from flumeng.config import parse_flow
 
 TOP = Path(__file__).parents[2]
-PAGES = [TOP / "docs" / "sinks.md", *(TOP / "flumeng" / "connectors").glob("*/README.md")]
+PAGES = sorted((TOP / "flumeng" / "connectors").glob("*/README.md"))
 SOURCE = "flow: example\nsources: [{syslog: {listen: '127.0.0.1:0'}}]\n"
 
 
