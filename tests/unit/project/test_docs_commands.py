@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,15 +111,37 @@ def leads(page: Path, anchor: str) -> bool:
     }
 
 
+NODE = re.compile(r'^\s*(\w+)\["([^"]+)"\]$', re.MULTILINE)
+"""A node of a Mermaid flowchart: its name and its label."""
+
+
+def drawing(page: str, heading: str) -> str:
+    """The first Mermaid drawing below a heading of a page."""
+    text = (TOP / "docs" / "explanation" / page).read_text()
+    return text.partition(f"\n## {heading}\n")[2].partition("```mermaid\n")[2].partition("```")[0]
+
+
 def test_the_drawing_of_a_batch_names_a_file_for_each_step() -> None:
-    page = (TOP / "docs" / "architecture.md").read_text()
-    drawing = page.partition("## A batch's life")[2].split("```")[1]
-    steps = {
-        line.split()[0]: re.findall(r"\w+\.py", line)
-        for line in drawing.splitlines()
-        if line.strip("│▼ ")
-    }
+    labels = NODE.findall(drawing("batch.md", "Eight steps"))
+    steps = {step: re.findall(r"\w+\.py", label) for step, label in labels}
     assert list(steps) == ["claim", "ranges", "slot", "job", "stages", "outcome", "commit", "ack"]
     assert [files[0] for files in steps.values()] == [f"{step}.py" for step in steps]
     collector = TOP / "flumeng" / "agent" / "collector"
     assert [f for files in steps.values() for f in files if not (collector / f).exists()] == []
+
+
+def test_the_drawing_of_rooms_has_the_floors_of_the_contracts() -> None:
+    contracts = configparser.ConfigParser()
+    contracts.read(TOP / "setup.cfg")
+
+    def floors(contract: str) -> list[list[str]]:
+        layers = contracts[f"importlinter:contract:{contract}"]["layers"]
+        return [sorted(re.split(r"\s*\|\s*", layer)) for layer in layers.split("\n") if layer]
+
+    page = drawing("architecture.md", "Rooms")
+    order = [room.removeprefix("flumeng.") for (room,) in floors("rooms")]
+    assert " --> ".join(order) in page
+    assert {room for room, _ in NODE.findall(page)} == {"cli", *order, "zkschema"}
+    lines = {room: label.split("<br/>")[1:] for room, label in NODE.findall(page)}
+    for room in ("agent", "control", "journal"):
+        assert [sorted(line.split(", ")) for line in lines[room]] == floors(room)
