@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -313,8 +312,8 @@ def test_port_below_1024_needs_the_documented_drop_in(host: Host) -> None:
 
 
 def is_shown(drop_in: str) -> bool:
-    text = (TOP / "docs" / "operations.md").read_text()
-    return textwrap.indent(drop_in.strip(), "    ") in text
+    text = (TOP / "docs" / "how-to" / "install-on-hosts.md").read_text()
+    return f"```ini\n{drop_in.strip()}\n```" in text
 
 
 def said_no(words: str) -> bool:
