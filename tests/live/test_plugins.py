@@ -14,6 +14,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -199,14 +200,14 @@ def test_executors_of_other_hosts_get_the_code_of_plugins(
 
 def files_of(page: str) -> dict[str, str]:
     """The files of the page: each code block, by the name of a file that stands last before it."""
-    parts = re.split(r"```\w*\n(.*?)```\n", page, flags=re.DOTALL)
+    parts = re.split(r"^ *```\w*\n(.*?)^ *```\n", page, flags=re.DOTALL | re.MULTILINE)
     found: dict[str, str] = {}
     for before, block in zip(parts[::2], parts[1::2], strict=False):
         names = re.findall(
             r"`(?:mine/)?((?:flumeng_mine|tests)/\w+\.py|setup\.cfg|pyproject\.toml)`", before
         )
         if names:
-            found[names[-1]] = block
+            found[names[-1]] = textwrap.dedent(block)
     return found
 
 
@@ -214,7 +215,7 @@ def files_of(page: str) -> dict[str, str]:
 def test_package_of_the_tutorial_passes_and_runs(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (TOP / "docs" / "plugins.md").read_text()
+    page = (TOP / "docs" / "how-to" / "write-a-plug-in.md").read_text()
     package = tmp_path / "mine"
     for name, text in files_of(page).items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +229,8 @@ def test_package_of_the_tutorial_passes_and_runs(
     run = subprocess.run(command, cwd=package, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
     flow = tmp_path / "counted.yaml"
-    flow.write_text(next(t for t in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)))
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    flow.write_text(textwrap.dedent(text))
     lines = "one\ntwo words\nthree words here\n"
     tried = subprocess.run(
         [FLUMENG, "flow", "try", flow, "--json"],

@@ -1,4 +1,4 @@
-"""The example in docs/flume.md is the output of the command."""
+"""The examples in the README of flumeng-flume are outputs of the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from flumeng.config import check_flow
 from flumeng_flume.ng import channels, flows, interceptors, sinks, sources
 from flumeng_flume.og import flows as og
 
-PAGE = (Path(__file__).parents[3] / "docs" / "flume.md").read_text()
+TOP = Path(__file__).parents[3]
+PAGE = (TOP / "packages" / "flumeng-flume" / "README.md").read_text()
+HOW_TO = (TOP / "docs" / "how-to" / "from-flume.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -27,9 +29,13 @@ def test_the_example_of_two_tiers_becomes_the_flow_that_is_shown() -> None:
         for p in [one.place]
         if one.outcome != "mapped"
     ]
-    assert re.findall(r"^    (\w+\.properties\t.*)$", PAGE, re.MULTILINE) == said
+    assert re.findall(r"^(\w+\.properties\t.*)$", PAGE, re.MULTILINE) == said
     counts = [found.count("mapped"), found.count("approximately"), found.count("not mapped")]
-    assert "1 flow; {} mapped, {} approximately, {} not mapped".format(*counts) in PAGE
+    total = "1 flow; {} mapped, {} approximately, {} not mapped".format(*counts)
+    assert total in PAGE
+    assert total in HOW_TO
+    excerpt = re.findall(r"^ *(\w+\.properties\t.*)$", HOW_TO, re.MULTILINE)
+    assert excerpt == [line for line in said if line in excerpt] != []
     assert f"has all {sum(counts)} of them" in PAGE
 
 
