@@ -1,6 +1,7 @@
 """Makes a release of the git repository in the working directory: a commit and an annotated tag.
 
-``scripts/release VERSION [--no-check]`` needs a clean tree that passes ``scripts/check``. fragments in ``changes/`` become the section VERSION of CHANGELOG.md. Pushes nothing.
+``scripts/release VERSION [--no-check]`` needs a clean tree that passes ``scripts/check``. The
+fragments in ``changes/`` become the section VERSION of CHANGELOG.md. Pushes nothing.
 """
 
 from __future__ import annotations
