@@ -8,7 +8,7 @@ PARTS = ("rest_idle", "rest_delete", "rest_members", "rest_iceberg")
 
 
 def run() -> dict[str, float]:
-    """One figure each: see docs/benchmarks.md."""
+    """One figure each: see docs/development/benchmarks.md."""
     found: dict[str, float] = {}
     for part in PARTS:
         found |= importlib.import_module(f"benches.{part}").measure()

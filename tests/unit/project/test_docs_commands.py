@@ -14,7 +14,7 @@ from cli.main import tree
 
 TOP = Path(__file__).parents[3]
 FILES = sorted(
-    [TOP / "README.md", TOP / "CHANGELOG.md"]
+    [*TOP.glob("*.md")]
     + [file for folder in ("docs", "conf") for file in (TOP / folder).rglob("*.*")]
     + list((TOP / "flumeng").rglob("README.md"))
     + [file for folder in ("flumeng", "cli", "zkschema") for file in (TOP / folder).rglob("*.py")]
@@ -76,7 +76,7 @@ def test_wrong_command_or_option_is_noticed(line: str) -> None:
 
 
 def test_every_path_that_the_docs_name_is_there() -> None:
-    pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    pages = [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
     pages += (TOP / "flumeng").rglob("README.md")
     paths = re.compile(
         r"`((?:flumeng|cli|zkschema|tests|scripts|conf|packages|examples)/[\w./-]+)`"
@@ -91,7 +91,7 @@ def test_every_path_that_the_docs_name_is_there() -> None:
 
 
 def test_every_link_of_the_docs_leads_to_a_file_and_a_heading() -> None:
-    pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    pages = [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
     pages += (TOP / "flumeng").rglob("README.md")
     wrong = [
         f"{page.relative_to(TOP)}: {path}{anchor}"
