@@ -188,7 +188,7 @@ def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
 def _of_troubles(
     masters: Mapping[str, LiveMaster | None], flows: Sequence[FlowRow]
 ) -> Iterator[Cause]:
-    """Yield the troubles that masters report, without those of flows with a reported problem."""
+    """Yield the masters' troubles, but not ``share`` and those of flows with a problem."""
     reported = {f"flow {flow.flow}" for flow in flows if flow.problem}
     reporters: dict[tuple[str, str], list[str]] = {}
     for name, live in masters.items():

@@ -218,7 +218,7 @@ def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
 
 
 def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
-    """Return the header of a whole frame after checking every bit. Raises BadFrameError."""
+    """Return the header of a frame after checking every bit. Raises as ``FrameHeader.unpack``."""
     header = FrameHeader.unpack(frame, 0, journal)
     if header.length != frame.size:
         raise BadFrameError(f"the frame has {frame.size} bytes, its header says {header.length}")
@@ -228,15 +228,15 @@ def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
 
 
 def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Return the header and events of a whole frame, fully checked. Raises BadFrameError."""
+    """Return the header and events of a frame. Raises as ``verify`` and ``events``."""
     header = verify(frame, journal)
     return header, events(frame, header)
 
 
 def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
-    """Return the events of a verified frame; uncompressed events are not copied. All offsets and
-    lengths are validated, since a checksum does not prove that the writer was correct. Raises
-    BadFrameError for invalid, lost or encrypted events."""
+    """Return the events of a verified frame; uncompressed events are not copied if aligned. All
+    offsets and lengths are validated, since a checksum does not prove that the writer was correct.
+    Raises BadFrameError for invalid, lost or encrypted events, UnavailableError without memory."""
     if header.encrypted:
         raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
     if header.lost:

@@ -106,8 +106,8 @@ class JournalCipher:
             self._keyring, self.problem = keyring, ""
 
     def use(self, keyring: Keyring | None) -> None:
-        """Find the journal's key and encrypt new frames with it. Raises OSError, and
-        KeyMissingError without any change."""
+        """Find the journal's key in the keyring (None: in the known secrets) and encrypt new frames
+        with it. Raises OSError, and KeyMissingError without any change."""
         if self.reference is None:
             return
         problems: list[str] = []
@@ -139,8 +139,7 @@ class JournalCipher:
         return self._sealer.seal(header, state, message)
 
     def opened(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """Yield windows with decrypted frames. Raises KeyMissingError and CorruptError after
-        yielding all preceding frames."""
+        """Yield decrypted windows. Raises KeyMissingError, CorruptError after all frames before."""
         for window in windows:
             if window.encrypted:
                 yield from self._decrypted(window)

@@ -164,8 +164,8 @@ class SharedThreads:
 
 
 class Job:
-    """A job of shared threads. ``due_at``: next run. ``window``: second of the last work.
-    ``went_on_at``: last progress."""
+    """A job. ``due_at``: next run. ``window``: second of last work. ``went_on_at``: last
+    progress."""
 
     __slots__ = (
         "_threads",
