@@ -14,8 +14,8 @@ from zkschema.records import QueueSegment
 
 MOST_POSITION = (1 << POSITION_BITS) - 1
 """The largest readable item, in bytes (256 GiB) or rows."""
-MOST_ITEMS = 1 << (63 - POSITION_BITS)
-"""The most items of a lane: offsets of further ones would exceed 63 bits."""
+FULL_ITEMS = (1 << (63 - POSITION_BITS)) - (1 << 16)
+"""A lane with so many items is full and gets few more: offsets must not exceed 63 bits."""
 
 
 @dataclass(frozen=True)
