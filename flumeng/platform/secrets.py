@@ -95,7 +95,8 @@ def filled(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without ``FLUMENG_SECRET_*``: others could read these in ``/proc``."""
+    """Return the environment without ``FLUMENG_SECRET_*``: others could read these in ``/proc``.
+    For processes without a policy file: variables that it names for a node's secrets stay."""
     return {name: text for name, text in environment.items() if not name.startswith(PREFIX)}
 
 

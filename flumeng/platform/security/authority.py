@@ -46,7 +46,8 @@ class Authority:
         self, identity: Identity, hosts: Sequence[str] = (), *, days: float, now: datetime
     ) -> Issued:
         """Issue a certificate, valid for ``days`` from ``now`` on, as client and, under the names
-        or addresses ``hosts``, as server. Raises UserError when the authority expires earlier."""
+        or addresses ``hosts``, as server. Raises UserError when the authority expires earlier or
+        a name is not ASCII."""
         until = now + timedelta(days=days)
         if until > self.certificate.not_valid_after_utc:
             end = self.certificate.not_valid_after_utc
@@ -155,6 +156,8 @@ def _host(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        if not name.isascii():
+            raise UserError(f"the host {name} is not ASCII: give it as in DNS, xn--...") from None
         return x509.DNSName(name)
 
 

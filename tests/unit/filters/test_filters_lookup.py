@@ -10,6 +10,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -72,6 +73,17 @@ def test_no_two_keys_of_several_columns_are_taken_for_each_other() -> None:
     events: dict[str, Sequence[Any]] = {"a": [a for a, _ in grid], "b": [b for _, b in grid]}
     found = [row["row"] for row in looked_up(events, table, ("a", "b"))]
     assert found == [None if row % 2 else row for row in range(len(grid))]
+
+
+def test_keys_of_many_columns_with_many_values_are_not_taken_for_each_other() -> None:
+    """The product of the numbers of values is over 2**64."""
+    names = ("a", "b", "c", "d", "e")
+    numbers = pa.array(range(65_536))
+    first = pc.bit_wise_and(numbers, 1)
+    others = dict.fromkeys(names[1:], numbers)
+    table = pa.table({"a": first, **others, "row": numbers})
+    events = {"a": [0, 1, 1, 0], **dict.fromkeys(names[1:], [0, 0, 65_535, 65_535])}
+    assert [row["row"] for row in looked_up(events, table, names)] == [0, None, 65_535, None]
 
 
 KEYS = st.one_of(st.none(), st.integers(0, 4))
