@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from flumeng.platform.errors import UserError
+from flumeng.platform.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
     from flumeng.platform.security.credentials import Credentials, Keystore
@@ -32,7 +33,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
         self.trouble = ""
-        self._logged: set[str] = set()
+        self._failures = TroubleLog(log)
         self._keystore = keystore
 
     def create_connection(
@@ -67,15 +68,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def failed(self, why: str) -> None:
-        if why and why not in self._logged:
-            log.warning("%s", why)
-            self._logged.add(why)
+        if why:
+            self._failures.log(logging.WARNING, "%s", why)
         self.trouble = why
 
     def connected(self) -> None:
-        if self._logged:
-            log.info("ZooKeeper is connected, and accepts this process again")
-        self.trouble, self._logged = "", set()
+        self._failures.end("ZooKeeper is connected, and accepts this process again")
+        self.trouble = ""
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:

@@ -25,6 +25,7 @@ from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Service:
 
     def _follow(self) -> None:
         assert self._keystore is not None
-        logged = ""
+        trouble = TroubleLog(log)
         while not self._stopped.wait(LOOK_SECONDS):
             changed = self._keystore.changed
             if changed == self._changed:
@@ -114,10 +115,10 @@ class Service:
             try:
                 own = self._keystore.load()
             except UserError as error:
-                if logged != (logged := str(error)):
-                    log.error("%s; server %s keeps its previous certificate", error, self.address)
+                text = "%s; server %s keeps its previous certificate"
+                trouble.log(logging.ERROR, text, error, self.address)
                 continue
-            logged = ""
+            trouble.end("server %s: the certificate can be read again", self.address)
             self._changed = changed
             self._renew(own)
 
