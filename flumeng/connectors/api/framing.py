@@ -145,7 +145,7 @@ class Framer:
         self._partial.clear()
         begin = data.lstrip(b"\r\n\0")
         proxy = begin.startswith(_PROXY)
-        line_end = begin.find(_NEWLINE) + 1 if proxy else 0
+        line_end = begin.find(_NEWLINE, 0, self._limit) + 1 if proxy else 0
         undecided = proxy and not line_end and len(begin) < self._limit
         if not begin or undecided or _PROXY.startswith(begin):
             self._partial += begin

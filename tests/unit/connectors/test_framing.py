@@ -214,7 +214,7 @@ def plainly(stream: bytes, framing: Framing, *, nul_ends: bool) -> list[bytes]:
     while framing == "auto":
         stream = stream.lstrip(b"\r\n\0")
         counting = re.match(rb"[1-9]", stream) is not None
-        if not stream.startswith(b"PROXY ") or b"\n" not in stream:
+        if not stream.startswith(b"PROXY ") or b"\n" not in stream[: MAX + 3]:
             break
         line, _, stream = stream.partition(b"\n")
         messages.append(line)
@@ -320,6 +320,7 @@ parts = st.one_of(
 )
 @example(b"1580515200 epoch line\n12 hello\n", [4], "auto", True)
 @example(b"5 hello3 abc5", [], "octet-counted", True)
+@example(b"PROXY " + b"x" * (MAX - 3) + b"\n\0", [MAX + 3], "auto", False)
 def test_framing_agrees_with_a_plain_reading_of_the_whole_stream(
     stream: bytes, cuts: list[int], framing: Framing, nul_ends: bool
 ) -> None:
