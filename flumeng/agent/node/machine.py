@@ -417,9 +417,10 @@ class Machine:
 
     def _watch(self, child: Child, _detail: object) -> list[Instruction]:
         """Kill a hung child; send a collector its suspects when these change."""
-        if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
-            return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
-        return self._kill_if_hung(child, None)
+        killed = self._kill_if_hung(child, None)
+        if killed or child.role != COLLECT or child.suspects == self._suspects.at(self._clock()):
+            return killed
+        return self._on_wanted_running(child, None)
 
     def _kill_if_hung(self, child: Child, _detail: object) -> list[Instruction]:
         why = child.hang(self._clock(), self._limits)

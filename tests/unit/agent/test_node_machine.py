@@ -9,6 +9,7 @@ import pytest
 
 from flumeng.agent.node import children
 from flumeng.agent.node.children import Child, statuses
+from flumeng.agent.node.crash_suspects import WINDOW_SECONDS
 from flumeng.agent.node.events import (
     Acked,
     Assigned,
@@ -350,6 +351,20 @@ def test_silent_child_is_killed_and_restarted(machine: Machine, clock: Clock) ->
     machine.handle(status(COLLECT))
     assert machine.status.tasks["f/collect.0"].error is None
     assert pass_time(machine, clock, 15.0, alive(WORKER)) == []
+
+
+def test_collector_that_hangs_when_its_suspects_change_is_only_killed(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    machine.handle(Ended(COLLECT, 1, frozenset({"f"})))
+    assert pass_time(machine, clock, 1.0, alive(WORKER)) == [Start(COLLECT)]
+    machine.handle(ready(COLLECT))
+    assert machine.children[COLLECT].suspects == {"f"}
+    assert pass_time(machine, clock, WINDOW_SECONDS - 21, alive(WORKER), alive(COLLECT)) == []
+    assert pass_time(machine, clock, 21.0, alive(WORKER)) == [
+        Kill(COLLECT, "hung: no message for 20 s")
+    ]
 
 
 def test_child_that_cannot_be_killed_is_killed_again_and_not_started_twice(
