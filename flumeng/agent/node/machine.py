@@ -12,7 +12,8 @@ store.
    child is configured: an empty one would close every journal.
 5. An ingest worker gets the acks of its own journals, and all ingest tasks: a task runs when it
    runs in each worker.
-6. A child that is silent for longer than its limit is killed. Pauses of this process do not count.
+6. A child that is silent, or stops, for longer than its limit is killed. Pauses of this process do
+   not count.
 7. A flow that crashes the collector repeatedly is set aside: see ``CrashSuspects``.
 8. A collector whose Spark settings change drains and is restarted.
 9. Stopping: ingest accepts nothing more, the collector drains, then serving of journals ends.

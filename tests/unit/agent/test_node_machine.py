@@ -200,10 +200,21 @@ def test_stopping_drains_the_collector_before_journals_go_away(machine: Machine)
 def test_a_child_that_does_not_stop_in_time_is_killed(machine: Machine, clock: Clock) -> None:
     running(machine)
     machine.handle(Stop(3.0))
-    clock.now += 6.9
+    assert pass_time(machine, clock, 6.0) == []
+    clock.now += 0.9
     assert machine.handle(Tick()) == []
     clock.now += 0.2
     assert machine.handle(Tick()) == [Kill(COLLECT, "did not stop in time")]
+
+
+def test_pause_of_the_node_does_not_count_as_time_in_which_a_child_stops(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    machine.handle(Stop(3.0))
+    clock.now += 60.0
+    assert pass_time(machine, clock, 6.0) == [], "it was paused as well, or has not been read yet"
+    assert pass_time(machine, clock, 2.0) == [Kill(COLLECT, "did not stop in time")]
 
 
 def test_stop_is_handled_while_children_start_or_restart(machine: Machine) -> None:
