@@ -162,7 +162,11 @@ def test_labels_are_set_and_removed(shell: Shell, store: FakeStore) -> None:
     assert shell.run("node", "label", "n1", "disk-", "tier-").stdout == "node n1 has no labels\n"
 
 
-@pytest.mark.parametrize("words", [("role",), ("=x",), ("a=1", "a-")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [("role",), ("=x",), ("a=1", "a-"), ("a-", "a="), ("role-", "roles"), ("role-", "-")],
+    ids=" ".join,
+)
 def test_invalid_label_is_wrong_input(
     shell: Shell, store: FakeStore, words: tuple[str, ...]
 ) -> None:
