@@ -33,6 +33,7 @@ from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
     FlumengError,
+    ForbiddenError,
     UnavailableError,
     UserError,
 )
@@ -339,7 +340,8 @@ class Node:
             self._attempt("read delivered offsets", self._ask_for_deliveries)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Do ``work`` and record a failure. Raises UnavailableError and, if fatal, UserError."""
+        """Do ``work`` and record a failure, such as a refusal. Raises UnavailableError without an
+        answer and, if fatal, UserError."""
         trouble = ""
         try:
             work()
@@ -349,7 +351,7 @@ class Node:
             trouble = f"cannot {what} now, retrying: {conflict}"
         except HeldError as error:
             trouble = self._wait_for_holder(error)
-        except (CorruptError, UserError) as error:
+        except (CorruptError, ForbiddenError, UserError) as error:
             if isinstance(error, SupplantedError if self._registered else UserError):
                 raise
             trouble = f"cannot {what}: {error}"

@@ -17,7 +17,7 @@ from flumeng.connectors.http.body import RefusedError
 from flumeng.connectors.network.peers import Client
 from flumeng.connectors.network.senders import SenderAuth
 from flumeng.platform import secrets
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
@@ -50,14 +50,15 @@ class Senders:
         self.problem = ""
 
     async def start(self) -> None:
-        """Read the secrets. Raises UserError for a missing secret or a malformed token."""
+        """Read the secrets. Raises as ``secrets.resolve``, and UserError for a malformed
+        token."""
         self._tokens, self._passwords = await asyncio.to_thread(self._read)
 
     async def refresh(self) -> None:
         problem = ""
         try:
             self._tokens, self._passwords = await asyncio.to_thread(self._read)
-        except UserError as error:
+        except (UnavailableError, UserError) as error:
             problem = (
                 f"auth of the http source at {self._address} still uses all the old secrets, until "
                 f"each can be read: {error}"

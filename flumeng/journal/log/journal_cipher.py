@@ -23,7 +23,7 @@ from flumeng.journal.log.frame import BadFrameError, FrameHeader, identity
 from flumeng.journal.log.segment import UNFINISHED, Window
 from flumeng.platform import secrets
 from flumeng.platform.durable_files import read_object
-from flumeng.platform.errors import CorruptError, FlumengError, UserError
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.platform.options.patterns import SECRET
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class JournalCipher:
         for name in dict.fromkeys((*self._named, *before)):
             try:
                 keys[name] = Key.parse(secrets.resolve(name), name)
-            except UserError as error:
+            except (UnavailableError, UserError) as error:
                 problems.append(str(error))
         return Keyring(keys), problems
 
