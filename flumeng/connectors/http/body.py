@@ -107,23 +107,31 @@ class MemoryBound:
         try:
             yield share
         finally:
-            share.give_back_to(0)
+            share.end()
 
 
 class Share:
     def __init__(self, bound: MemoryBound) -> None:
         self.held_bytes = 0
         self._bound = bound
+        self._ended = False
 
     def take(self, nbytes: int) -> None:
         """Reserve memory before allocation. Raises OverBoundError, and then reserves nothing."""
         bound = self._bound
         with bound.lock:
             held = bound.held_bytes + nbytes
+            if self._ended:
+                raise OverBoundError("the request has ended")
             if held > bound.most_bytes and bound.held_bytes > self.held_bytes:
                 raise OverBoundError(f"{held} of at most {bound.most_bytes} bytes are in use")
             bound.held_bytes = held
             self.held_bytes += nbytes
+
+    def end(self) -> None:
+        """Give all back. A thread that still parses the body takes nothing more."""
+        self._ended = True
+        self.give_back_to(0)
 
     def give_back_to(self, nbytes: int) -> None:
         with self._bound.lock:
