@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flumeng.connectors.api.framing import Framer, Messages
 from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.json_surrogates import without_surrogates
+from flumeng.platform.memory import require_memory
 
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000
@@ -201,6 +202,7 @@ def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
                     raise too_large(most_bytes)
                 parts.append(part)
     except OSError as error:
+        require_memory(error)
         raise RefusedError(400, f"the body is not {encoding}: {error}") from error
     memory.take(size)
     data = b"".join(parts)
