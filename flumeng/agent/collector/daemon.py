@@ -64,8 +64,8 @@ LEAST_SLOTS = 2
 def run(
     parent: Parent, starting: Future[SparkSession], given: argparse.Namespace, cache: Path
 ) -> int:
-    """Run the collector until the node stops it or dies; return the exit code. ``starting`` gives
-    Spark's session, or raises UserError or UnavailableError."""
+    """Run the collector until the node stops it or dies; return the exit code, 2 if it cannot
+    start. ``starting`` gives Spark's session, or raises the error of its start."""
     running_jobs = RunningJobs(given.data)
     process.serve_as("collector")
     measures = Measures()

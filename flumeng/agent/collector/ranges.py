@@ -193,12 +193,14 @@ class Handoff:
         self._ends = dict.fromkeys(partitions)
 
     def is_due(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:
-        """Return whether requested events are in no batch yet, after an update with ``safe``."""
+        """Return whether requested events in ``safe`` are in no batch yet. Updates the request."""
+        due = False
         for name in self._ends.keys() & safe.keys():
             requested = self._ends[name]
             end = safe[name] if requested is None else min(requested, safe[name])
             if end > delivered[name]:
                 self._ends[name] = end
+                due = True
             else:
                 del self._ends[name]
-        return any(end is not None for end in self._ends.values())
+        return due

@@ -16,6 +16,7 @@ from flumeng.connectors.tail.file_position import MARK_BYTES, FileKey, FilePosit
 from flumeng.connectors.tail.rotated_names import folders_within
 from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
+from flumeng.platform.memory import require_memory
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,11 @@ class CompressedFile(TailedFile):
         return self._data[offset - self._begin :][:size]
 
     def _unpack(self) -> bytes:
-        data: bytes = self._stream.read(_UNPACK_BYTES) if self._stream is not None else b""
+        try:
+            data: bytes = self._stream.read(_UNPACK_BYTES) if self._stream is not None else b""
+        except OSError as error:
+            require_memory(error)
+            raise
         return data
 
 

@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.memory import is_shortage
 
 ALIGNMENT = 64
 MAX_ROWS = 65_536
@@ -257,9 +258,9 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
             raise BadFrameError(f"{batch.num_rows} events, but the header says {header.count}")
         batch.validate(full=True)
         _require_times(batch)
-    except MemoryError as error:  # also one of Arrow's exceptions
-        raise UnavailableError(f"not enough memory for {header.count} events") from error
-    except (pa.ArrowException, OSError, EOFError, CorruptError) as error:
+    except (MemoryError, pa.ArrowException, OSError, EOFError, CorruptError) as error:
+        if is_shortage(error):
+            raise UnavailableError(f"not enough memory for {header.count} events") from error
         raise BadFrameError(f"the record batch cannot be read: {error}") from error
     return batch
 
