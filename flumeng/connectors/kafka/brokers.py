@@ -52,11 +52,13 @@ class Topic:
 
 @dataclass(frozen=True)
 class Described:
-    """Descriptions of topics. ``absent`` ones certainly do not exist; ``refused``: other errors."""
+    """Descriptions of topics. ``absent`` ones certainly do not exist. ``refused``: other errors for
+    a person; ``unanswered``: passing errors, such as a missing leader."""
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
+    unanswered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class KafkaBrokers:
         existing: dict[str, Topic] = {}
         absent: set[str] = set()
         refused: dict[str, str] = {}
+        unanswered: dict[str, UnavailableError] = {}
         for name, future in self._admin.topics(topics).items():
             try:
                 description = self._admin.answer(future)
@@ -118,12 +121,17 @@ class KafkaBrokers:
                     absent.add(name)
                 else:
                     refused[name] = str(error)
+            except UnavailableError as error:
+                unanswered[name] = error
             else:
                 numbers = tuple(sorted(partition.id for partition in description.partitions))
                 existing[name] = Topic(
                     id_text(str(description.topic_id)), numbers, description.is_internal
                 )
-        return Described(existing, frozenset(absent), refused)
+        if len(unanswered) == len(topics):
+            raise next(iter(unanswered.values()))
+        texts = {name: str(error) for name, error in unanswered.items()}
+        return Described(existing, frozenset(absent), refused, texts)
 
     def offsets(self, keys: Collection[PartitionKey], bound: Bound) -> Offsets:
         if not keys:
