@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 
 from flumeng.connectors.api.ranged import CutError
 from flumeng.connectors.kafka import admin
@@ -84,7 +84,8 @@ class Brokers(Protocol):
 
     def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         """Return times, in microseconds, of the messages at these offsets, or of the next messages.
-        Partitions that do not answer in time, or exceed TIMES_AT_ONCE, are missing."""
+        Partitions that do not answer in time, or exceed TIMES_AT_ONCE, or whose messages have no
+        time, are missing."""
 
     def compare(self, key: PartitionKey, offset: int, leader_epoch: int) -> None:
         """Raise CutError when the log was truncated below ``offset`` after the given leader epoch.
@@ -172,7 +173,9 @@ class KafkaBrokers:
             try:
                 for message in self._first(requested):
                     key = (message.topic(), message.partition())
-                    times.setdefault(key, message.timestamp()[1] * 1000)
+                    kind, milliseconds = message.timestamp()
+                    if kind != TIMESTAMP_NOT_AVAILABLE and milliseconds >= 0:
+                        times.setdefault(key, milliseconds * 1000)
             except KafkaException:
                 self._drop_consumer()
         return times
