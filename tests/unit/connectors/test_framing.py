@@ -320,7 +320,7 @@ parts = st.one_of(
 )
 @example(b"1580515200 epoch line\n12 hello\n", [4], "auto", True)
 @example(b"5 hello3 abc5", [], "octet-counted", True)
-@example(b"PROXY " + b"x" * (MAX - 3) + b"\n\0", [MAX + 3], "auto", False)
+@example(b"PROXY " + bytes(MAX - 3) + b"\n\0", [], "auto", False)
 def test_framing_agrees_with_a_plain_reading_of_the_whole_stream(
     stream: bytes, cuts: list[int], framing: Framing, nul_ends: bool
 ) -> None:
