@@ -328,7 +328,7 @@ def test_number_of_hanging_reads_is_bounded() -> None:
     assert source.reads == 4
     hang.set()
     wait_for(lambda: source.table._reads == 0)
-    source.answer = "there"
+    source.answer, source.table.first_seconds = "there", 10.0
     assert source.at(2000) == "there"
 
 
