@@ -96,7 +96,7 @@ def _flow_sections() -> Iterator[Section]:
 def _sections(
     kind: str, name: str, package: str, cls: type[Any], above: tuple[type[Any], ...] = ()
 ) -> Iterator[Section]:
-    """Yield the sections of a class and of its nested option classes, by path and only once."""
+    """Yield the sections of a class and, by path, of nested option classes that do not recur."""
     yield _section(kind, name, package, cls)
     for option, nested in nested_options(cls):
         if nested not in (cls, *above):

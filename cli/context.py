@@ -46,8 +46,8 @@ Names = Mapping[str, Sequence[str]]
 
 
 def connect(hosts: str) -> Store:
-    """Connect to ZooKeeper. Gives up after ``CONNECT_SECONDS``, or ``SESSION_SECONDS`` later during
-    an attempt."""
+    """Connect to ZooKeeper. Gives up after ``CONNECT_SECONDS``, or some seconds later during an
+    attempt. Raises as ``kazoo_store.connect``."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own error explains it better
@@ -66,7 +66,7 @@ def open_site(site: Site) -> Store:
 
 
 def _who() -> str:
-    """Return the author of changes: in a secured cluster the name in the certificate."""
+    """Return the author of changes: the identity in the certificate, or without one USER@HOST."""
     own = credentials.load(*PEOPLE)
     return str(own.identity) if own else f"{getpass.getuser()}@{socket.gethostname()}"
 
@@ -115,8 +115,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
 
     def store(self, hosts: str) -> Store:
-        """Return the connection to a cluster, opened on first use. Thread-safe. Raises
-        ``UnavailableError``."""
+        """Return the connection to a cluster, made on first use by ``connect``. Thread-safe."""
         with self._lock:
             if hosts not in self._stores:
                 self._stores[hosts] = self._connect(hosts)
@@ -204,7 +203,7 @@ def _tell(missing: Sequence[str]) -> None:
 
 
 def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Callable[P, R]:
-    """Add ``--zk`` to a command; it gets the context and an open store, closed afterwards."""
+    """Add ``--zk`` to a command; it gets the context and its open ``CliContext.store``."""
 
     @zk_option
     @functools.wraps(command)

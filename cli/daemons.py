@@ -36,8 +36,8 @@ PORT = click.IntRange(0, 65535)
 def standalone(data: Path, zk_port: int, flows: tuple[Path, ...], metrics: str) -> None:
     """Run a whole cluster on this host: ZooKeeper, a master and a node.
 
-    Prints "ready zk=HOST:PORT/CHROOT metrics=URL" when all flows run. On SIGTERM it drains and
-    stops; its state stays in the data directory.
+    Prints "ready zk=HOST:PORT/CHROOT metrics=URL" when all flows run, or those of --flow do and
+    others failed or take long. On SIGTERM all three stop; their state stays in the data directory.
     """
     from flumeng.agent.standalone import standalone as cluster  # noqa: PLC0415  loads the daemons
     from flumeng.config.flow_files import read_flows  # noqa: PLC0415  loads the daemons

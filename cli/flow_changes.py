@@ -233,8 +233,7 @@ def delete(
 ) -> None:
     """Delete a flow with its isolated parts, once all its accepted events are in its sinks.
 
-    A flow that other flows read is not deleted; --wait waits for these too. --timeout limits the
-    whole wait.
+    A flow that other flows read is not deleted; --wait waits for these too, within --timeout.
     """
     require_flow(store, name)
     if discard and not yes:

@@ -209,8 +209,7 @@ def replay(
     A separate flow with that revision's text and its own acks reads them, beside the live one, and
     stops when all are read: wait for that with `flumeng flow wait NAME --stopped`, then delete it.
     Each dead letter is replayed only once, unless --again is given. An event that fails again
-    becomes a new dead letter. An event that only one of several sinks refused goes into all of
-    them.
+    becomes a new dead letter. An event that one of several sinks refused goes into all of them.
     """
 
     letters = _DeadLetters.open(store, name)

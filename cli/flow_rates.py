@@ -41,8 +41,7 @@ def choke(
 def counters(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Count events that a flow's sources accepted, cut, refused and dropped, and show its chokes.
 
-    Each number counts from the start of the node's workers. A held source accepts nothing now, for
-    the given reason.
+    Counted since the node's workers started. A held source accepts nothing, for the given reason.
     """
     limits = chokes(store, name)
     rows, silent = counter_rows(store, context.counters, name)
@@ -89,7 +88,7 @@ NAMED = 5
 @json_option
 @with_store
 def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show how far a flow is behind in each of its partitions, the latest first.
+    """Show how far a flow is behind in each partition: unknown ones first, then furthest behind.
 
     BEHIND counts events that are not in the sinks yet. SECONDS is the age of the oldest of them,
     relative to Kafka's newest event, or to now where a node stamps events. EVENTS/S is the rate of

@@ -42,8 +42,8 @@ class Chosen:
             raise UserError("--if-revision goes with one flow")
 
     def flows(self, store: Store) -> list[str]:
-        """Return the chosen flows: not those being deleted, but unreadable ones, to report them.
-        Raises UserError."""
+        """Return the named flows, or all chosen ones: not those being deleted, but unreadable ones,
+        to report them. Raises UserError for labels of no flow."""
         if self.names:
             return list(dict.fromkeys(self.names))
         labels = given(self.labels, "a label").items()

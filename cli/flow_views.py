@@ -75,8 +75,7 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 @json_option
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show one flow: its text and author, where its tasks run, and the outcome of their events in
-    the last 1, 5 and 15 minutes."""
+    """Show one flow: text, author, tasks, and their events of the last 1, 5 and 15 minutes."""
     detail = overview.flow(store, name)
     detail = replace(detail, counts=task_counts(store, context.counters, detail.tasks))
     if as_json:

@@ -51,7 +51,7 @@ class Lazy:
 
 
 class CommandGroup(click.Group):
-    """A group whose commands may be imported when used; its help has the first sentence of each."""
+    """A group whose commands may be imported when used; its help has a line for each."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy] = {}, **more: Any) -> None:
         super().__init__(*args, **more)

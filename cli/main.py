@@ -49,8 +49,8 @@ COMMANDS = {
 def tree() -> None:
     """Move logs and events from many hosts into lakes, exactly once.
 
-    Exit codes: 0 done, 1 failed, 2 wrong input, 3 someone else changed it first, 4 ZooKeeper or a
-    node does not answer, 6 your certificate or a node's policy does not allow it.
+    Exit codes: 0 done, 1 failed, 2 wrong input, 3 the state forbids it or has changed, 4 ZooKeeper
+    or a node does not answer, 6 your certificate or a node's policy does not allow it.
     """
 
 

@@ -145,11 +145,9 @@ def drain(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take a node out of use: it gets no work, and its tasks and events are handed off or
-    collected.
+    """Take a node out of use: it gets no work; its tasks are handed off, its events collected.
 
-    Prints the tasks and events that are left, or that the node is drained. Repeating it changes
-    nothing.
+    Prints the tasks and events left, or that the node is drained. Repeating it changes nothing.
     """
     store = operator.store
     if dry_run:

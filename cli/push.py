@@ -163,8 +163,8 @@ def apply(
     """Bring the sites to the inventory, wave by wave.
 
     Each site must run its new content, and be no worse than before, before the next wave begins.
-    The same command resumes an interrupted push. Exit codes: 0 done, 1 failed or stopped, 2 wrong
-    input, 3 drift, conflict, or another push is under way.
+    The same command resumes an interrupted push. Exit codes: 0 done, 1 failed or not finished, 2
+    wrong input, 3 drift, conflict, or another push is under way.
     """
     if kept is not None:
         if only or prune or policy != "refuse":
@@ -222,8 +222,7 @@ def rollback_(
 ) -> None:
     """Restore the content of sites from before the newest push, or right after an earlier one.
 
-    All sites at once, also after an incomplete push. The same command resumes an interrupted
-    rollback.
+    All sites at once, also after an incomplete push. Repeat the command after an interruption.
     """
     back = planning.plan_rollback(inventory, context.open_site, to=to, only=only, policy=policy)
     made = back.plan
@@ -312,7 +311,7 @@ def _ask(made: PushPlan, question: str, *, yes: bool, as_json: bool) -> None:
 
 
 def _openings(context: CliContext, inventory: Inventory, outcome: Outcome) -> dict[str, str]:
-    """Return when the window of each waiting site opens, in the site's time zone."""
+    """Return when the window of each waiting site opens, in the site's time zone; "" if never."""
     moment = datetime.fromtimestamp(context.clock(), UTC)
     opens, opening_times = {}, dict[tuple[str, str], datetime | None]()
     for name in outcome.shut:

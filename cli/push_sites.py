@@ -43,7 +43,7 @@ WIDE_SITES = 12
 def status(context: CliContext, inventory: Inventory, as_json: bool) -> None:
     """Show the state of each site: its push, health, lag and drift, and each flow.
 
-    Exit code 1 if a site is degraded, unreachable, or differs from the inventory.
+    Exit code 1 if a site is degraded, unreachable, unproven, or differs from the inventory.
     """
     rendered = render_all(inventory)
     statuses = planning.read_sites(
@@ -119,7 +119,7 @@ def _show_flows(rows: Sequence[SiteStatus]) -> None:
 
 
 def _cell(cell: FlowCell | None) -> str:
-    """Return ``3``, or ``3 (drift, suspended)``; empty for a flow that should not be there."""
+    """Return ``3``, ``3 (drift, suspended)`` or ``absent (differs)``; empty for no such flow."""
     if cell is None:
         return ""
     marks = [*cell.marks, *([cell.state] if cell.state not in ("", "running") else [])]
@@ -207,8 +207,7 @@ def adopt(
 ) -> None:
     """Let pushes manage resources that were made by hand, as they are.
 
-    A KEY is as in a plan (flow/web, setting/grace_seconds). Default: all flows of the site that no
-    push made.
+    A KEY is as in a plan (flow/web, setting/grace_seconds). Default: all flows that no push made.
     """
     target = find_site(inventory, site)
     empty = PushPlan(inventory.name, "", "", False, "refuse", {})

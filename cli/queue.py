@@ -166,8 +166,7 @@ def show(_context: CliContext, store: Store, flow: str, limit: int, as_json: boo
 
 
 def _decides(command: Callable[..., None]) -> Callable[..., None]:
-    """Add options that choose failed items; the command gets the operator, the flow and the items,
-    none for all."""
+    """Add options that choose failed items; the command gets operator, flow, items (none: all)."""
 
     @click.argument("flow", type=Name("flow"), metavar="FLOW")
     @click.argument("items", nargs=-1, metavar="[ITEM]...")

@@ -86,8 +86,7 @@ def verify(
 ) -> None:
     """Check every znode of a cluster against the schema. Exit code 1 when something is wrong.
 
-    An orphan is a znode of something that is gone. REMEDY is the repair by --fix; a problem without
-    one needs a person.
+    An orphan belongs to something that is gone. Problems without a REMEDY, by --fix, need a person.
     """
     if fix:
         _fix(context, store, yes, reason)
@@ -142,7 +141,7 @@ def secure(
 @schema.command()
 @with_store
 def export(_context: CliContext, store: Store) -> None:
-    """Print everything in the cluster as one JSON document; ephemerals are left out."""
+    """Print everything in the cluster as one JSON document, without ephemerals and secrets."""
     show_json(export_cluster(store))
 
 
@@ -206,8 +205,7 @@ def _step(migration: Migration) -> str:
 
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
-    """Repair the tree after a confirmation. Output goes to standard error, since standard output
-    has the result of the check."""
+    """Repair the tree after a confirmation; standard output is left to the result of the check."""
     tree_repairs, lists = repairs(store), access_problems(store)
     for repair in tree_repairs:
         click.echo(f"{repair.path}: {repair.what}; {repair.remedy}", err=True)

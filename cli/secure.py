@@ -76,8 +76,7 @@ def init(
 ) -> None:
     """Make the authority of a new cluster in DIR, and your own certificate in DIR/ADMIN.
 
-    The holder of the file DIR/ca.key can impersonate anybody in that cluster: keep DIR on a host
-    without daemons.
+    The holder of DIR/ca.key can impersonate anybody there: keep DIR on a host without daemons.
     """
     if (ca_certificate is None) != (ca_key is None):
         raise UserError("give --ca-certificate and --ca-key together")

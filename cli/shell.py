@@ -82,8 +82,7 @@ def shell(
 ) -> None:
     """Run commands at a prompt, or those of -c and then of script files.
 
-    Without a terminal the commands are read from standard input. The first failure ends all, with
-    its exit code.
+    Without a terminal it reads standard input. The first failure ends all, with its exit code.
     """
     if hosts:
         os.environ[zk_envvar] = hosts

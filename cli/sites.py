@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SILENT = 4
-"""The exit code when only some sites could be read."""
+"""The exit code when a site could not be read."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Clusters:
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """Yield the store of the one cluster; close it afterwards, unless the shell keeps it."""
+        """Yield the one cluster's store; close it afterwards, unless it is kept by the shell."""
         if self.site is None:
             with self.context.store(self.hosts) as store:
                 yield store

@@ -48,9 +48,9 @@ Wait = Callable[[float], str]
 def top(context: CliContext, store: Store, as_json: bool) -> None:
     """Show health, flows with their rates, and nodes, until q; in a pipe once.
 
-    Rates are events a second, smoothed over some ten seconds; DROPPED and DEAD, events that filters
-    dropped and dead letters, are of the last minute. Keys: up and down select a flow, enter shows
-    its tasks and partitions, s sorts by another column.
+    Rates are events a second, smoothed over some ten seconds; DROPPED/S and DEAD/S, of events that
+    filters dropped and of dead letters, are means of the last minute. Keys: up and down select a
+    flow, enter shows its tasks and partitions, s sorts by another column, r reverses the order.
     """
     meter = RateMeter()
     if as_json:
@@ -126,7 +126,7 @@ def live(context: CliContext, store: Store, wait: Wait) -> None:
 def _until_next_look(
     context: CliContext, wait: Wait, view: View, seen: Seen | None, screen: Any
 ) -> View:
-    """Wait for the next refresh and redraw after each key; return when a flow is opened."""
+    """Wait for a refresh; redraw after keys. Return when a flow is opened or closed, or at q."""
     end = context.monotonic() + REFRESH_SECONDS
     while (left := end - context.monotonic()) > 0:
         key = wait(left)

@@ -96,7 +96,7 @@ def headline(status: dict[str, Any]) -> str:
 
 
 def tables(seen: Seen, view: View) -> Iterator[Table]:
-    """Yield the tables, the worst rows first, since not all may fit."""
+    """Yield the tables: problems, flows as ``view`` sorts them, and nodes, the worst first."""
     causes = seen.status["causes"]
     if causes:
         yield ("PROBLEM", "ADVICE"), [*grouped(causes)]

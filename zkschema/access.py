@@ -3,8 +3,8 @@
 ZooKeeper compares certificate subjects with list entries. Rights of all nodes, operators or
 subscribers are those of a *group*: a ``digest`` identity whose secret only its members can read,
 each in its own record. So lists do not grow with members; they name single ones only where a path
-or a record does. Without admission there is no secret and so no rights. Expelling a member renews
-the secrets of its groups.
+or a record does. Before its admission a member has no secret, so no group's rights. Expelling a
+member renews the secrets of its groups.
 
 An operator of some flows (patterns of names) has its rights where a path names such a flow, or a
 part of it, and reads elsewhere. A cursor belongs to the flow that reads with it. Creating and
@@ -29,7 +29,7 @@ SECURED = "acl"
 PERMISSIONS = "rwcda"
 """Read, write; create and delete children; change the list itself."""
 GROUPS = ("master", "discovery", "collector", "executor", "viewer")
-"""Roles whose processes all have the same rights."""
+"""Roles that lists name as such: all processes of one have the same rights, without admission."""
 NAMED = ("node", "operator", "subscriber")
 ANY_OPERATOR = "any-operator"
 MEMBERS = "@"
@@ -38,7 +38,7 @@ Entry = tuple[str, str]
 """An entry of an access list: ``ROLE``, ``ROLE:NAME`` or ``@GROUP``, and its permissions in the
 order of PERMISSIONS."""
 Owner = tuple[str, str]
-"""A role of ``Access`` that depends on the znode, and the ``ROLE:NAME`` that has it there."""
+"""A role of ``Access`` that depends on the znode; the ``ROLE:NAME`` or ``@operator`` with it."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _principals(roles: Sequence[str], owners: Collection[Owner]) -> Iterable[str
 
 
 def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> Iterable[Owner]:
-    """Yield the members that the path names: a node, a subscriber, the flow's operators."""
+    """Yield the owners by the path: its node, member and subscriber, and the flow's operators."""
     named = dict(zip(table.PLACEHOLDER.findall(row.pattern), names, strict=True))
     nodes = [named["{node}"]] if "{node}" in named else []
     for journal in (named.get("{journal}"), named.get("{partition}")):

@@ -13,7 +13,7 @@ def initial(
     cluster: str = "", version: int = table.VERSION
 ) -> tuple[tuple[ZPath[Record], Record | None], ...]:
     """Return path and record (None for a folder) of every znode of an empty cluster with the id
-    ``cluster``."""
+    ``cluster``, in a tree of ``version``."""
     fixed = tuple(
         row()
         for row in table.ROWS
@@ -40,6 +40,6 @@ def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record]
 
 
 def flow_tops(flow: str) -> tuple[ZPath[Record], ...]:
-    """Return the top znodes of a flow: all others are below them. The flow itself is the last."""
+    """Return the top znodes of a flow, its own last. Journals and leases are not below them."""
     tops = (table.acks(flow), table.commits(flow), table.intents(flow), table.queue(flow))
     return (*tops, table.flow(flow))

@@ -53,7 +53,7 @@ def text_of(record: Record) -> str:
 
 
 def encode(record: Record) -> bytes:
-    """Return the bytes of ``text_of``, gzipped when large."""
+    """Return the bytes of ``text_of``, gzipped from 4 KiB on."""
     data = text_of(record).encode()
     return data if len(data) < PACK_FROM_BYTES else gzip.compress(data, compresslevel=6, mtime=0)
 
@@ -86,9 +86,9 @@ def decode(kind: type[R], data: bytes) -> R:
     if not isinstance(document, dict):
         raise DecodeError(f"{kind.__name__}: expected a JSON object")
     version = document.pop("v", None)
-    if not isinstance(version, int):
+    if type(version) is not int or version < 1:
         raise DecodeError(
-            f'{kind.__name__}: the format version, field "v", is missing or not a whole number'
+            f'{kind.__name__}: the format version, field "v", is missing or not a positive integer'
         )
     if version > kind.VERSION:
         raise NewerVersionError(

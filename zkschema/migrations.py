@@ -44,7 +44,7 @@ MIGRATIONS: tuple[Migration, ...] = ()
 
 
 def path_to(version: int, target: int) -> list[Migration]:
-    """Return migrations from ``version`` to ``target``. Raises LookupError when one is missing."""
+    """Return migrations from ``version`` up to ``target``. Raises LookupError without a path."""
     by_version = {migration.before: migration for migration in MIGRATIONS}
     missing = [number for number in range(version, target) if number not in by_version]
     if missing or version > target:

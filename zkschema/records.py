@@ -1,8 +1,8 @@
 """The records of the znodes: one immutable dataclass each.
 
-Fields of a newer writer are kept in ``extra`` and written back. Times are seconds since the epoch
-in UTC, for people: nothing is decided by them. Offsets are half-open: everything below the
-number.
+Fields of a newer writer are kept in ``extra`` and written back. Times without a unit are seconds
+since the epoch in UTC. They are for people: only ``Node.down_since`` decides anything. An offset
+stands for everything below it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from zkschema.immutable import dataclass
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 ERROR_CHARACTERS = 1000
-"""The most that is stored of an error."""
+"""The longest error stored in a record."""
 ERRORS_CHARACTERS = 150_000
-"""The most that is stored of all errors of one status."""
+"""The most characters stored of all task errors of one node's status together."""
 
 PROBLEMS = 20
 PROBLEM_CHARACTERS = 300
-"""The most problems of a node that are stored, and characters of each."""
+"""The most problems stored in a node's status, and the most characters of each."""
 
 INGEST = "ingest"
 COLLECT = "collect"
@@ -45,18 +45,18 @@ class Record:
     extra: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def bounded(self) -> Self:
-        """The record as stored, with errors cut so that it always fits."""
+        """Return the record as it is stored; some kinds of records cut long errors."""
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema(Record):
-    """The version of the tree, and the features in use. ``cluster`` is a unique id; every import
-    raises ``generation``: only the content of the export is known since. A cluster with the feature
-    ``acl`` is secured: ``certificates`` is its name there, ``members`` are its operators
-    (``operator:NAME``, or ``operator:NAME@FLOW,FLOW`` of some flows), ``groups`` the identities of
-    groups in access lists, ``expelled`` the last members expelled; ``admissions`` counts changes of
-    members."""
+    """The version of the tree, and the features in use. ``cluster`` is a unique id. Every import of
+    an export raises ``generation``: later changes of the exported cluster are lost. A cluster with
+    the feature ``acl`` is secured: ``certificates`` is its name in certificates, ``members`` are
+    its operators (``operator:NAME``, or ``operator:NAME@FLOW,FLOW`` of some flows), ``groups`` the
+    identities of groups in access lists, ``expelled`` the last members expelled. ``admissions``
+    counts changes of members."""
 
     version: int
     features: tuple[str, ...] = ()
@@ -71,14 +71,14 @@ class Schema(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Groups(Record):
-    """The secrets of groups, newest first; the one before stays while lists are replaced."""
+    """The secrets of each group, newest first; older ones stay while access lists are replaced."""
 
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member(Record):
-    """An admitted member with its groups' secrets; ``flows`` are an operator's name patterns."""
+    """An admitted member with its groups' secrets. ``flows``: an operator's patterns; None: all."""
 
     flows: tuple[str, ...] | None = None
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
@@ -86,7 +86,8 @@ class Member(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Maintenance(Record):
-    """While it lasts, no task changes nodes. ``automatic``: a master began it and will end it."""
+    """Maintenance mode: tasks stay on their nodes, also on one that is down; moves under way
+    complete. ``automatic``: a master began the mode and will end it."""
 
     who: str
     why: str
@@ -96,8 +97,9 @@ class Maintenance(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceLimits(Record):
-    """It begins when at least ``nodes`` active nodes and a share over ``enter`` are missing, and
-    ends at ``leave``. Nodes down for ``window_seconds`` do not count."""
+    """Automatic maintenance begins when at least ``nodes`` active nodes, and a share of them above
+    ``enter``, are missing. It ends when that share is at most ``leave``. A node down for
+    ``window_seconds`` no longer counts; with 0 each counts."""
 
     nodes: int = 5
     enter: float = 0.5
@@ -107,11 +109,11 @@ class MaintenanceLimits(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Record):
-    """Settings of the cluster. ``throttles`` limit concurrent balance moves in all (``balance``),
-    per node and per flow (``balance_per_node``, ``balance_per_flow``), and starting tasks while
-    lost ones are reassigned (``recovery``). ``chokes``: bytes per second and node by ``FLOW``, or
-    ``FLOW@NODE``, which takes precedence. ``spark``: settings, key -> text in YAML. Nodes down for
-    ``forget_after_seconds`` (0: never) with nothing left on them are removed."""
+    """Settings of the cluster. ``throttles`` limit concurrent balance moves in all (``balance``,
+    1 if absent), per node and per flow (``balance_per_node``, ``balance_per_flow``), and tasks that
+    start at once while a node is down (``recovery``). ``chokes``: bytes per second and node by
+    ``FLOW``, or ``FLOW@NODE``, which takes precedence. ``spark``: settings, key -> text in YAML.
+    Nodes down for ``forget_after_seconds`` (0: never) with nothing left on them are removed."""
 
     maintenance: Maintenance | None = None
     maintenance_limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
@@ -125,8 +127,8 @@ class Cluster(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Moves(Record):
-    """The flow that began the last throttled move. A master that begins another expects the version
-    read before the plans, so it has counted all moves under way."""
+    """The flow that began the last throttled move. A master writes this with each such move, and
+    expects the version that it read before the plans: so it has counted all moves under way."""
 
     flow: str = ""
 
@@ -198,8 +200,8 @@ class Tombstone(Record):
 @dataclass(frozen=True, kw_only=True)
 class Partition(Record):
     """``weight``: dimension -> cost, like ``{"slots": 1, "mb_per_second": 4}``; empty for the
-    flow's default. ``start``: where a cursor without ack begins; nothing comes at or after ``end``.
-    """
+    flow's default. ``start``: offset at which a cursor without ack begins. ``end``: offset at which
+    reading ends, if any."""
 
     weight: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     start: int = 0
@@ -229,10 +231,10 @@ class Scaling(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Partitions(Record):
-    """Discovered partitions, in so many ``buckets``. ``epoch`` is the last writer's: a lower one
-    writes no more. ``scope``: the objects of the last search, in the sources' words. ``held``:
-    partitions that wait for an operator, unique id -> why; ``accepted``: id -> where they begin
-    (``earliest``, ``latest``, a time)."""
+    """Discovered partitions; when ``buckets`` is not 0, they lie in as many znodes below this one.
+    ``epoch`` is the last writer's: a task with a lower one may not write. ``scope``: the objects of
+    the last search, in the sources' words. ``held``: partitions that wait for an operator, unique
+    id -> why; ``accepted``: id -> where they begin (``earliest``, ``latest``, a time)."""
 
     partitions: Mapping[str, Partition] = field(default_factory=lambda: NOTHING)
     buckets: int = 0
@@ -245,10 +247,10 @@ class Partitions(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTask(Record):
-    """``kind`` is INGEST, COLLECT or DISCOVER. ``state`` is ``assigned``, ``draining`` (its owner
-    is to let go, towards ``target`` if decided; ``mark`` differs each time) or ``waiting`` (no node
-    can run it). ``revision`` 0 is the flow's current one. ``standbys`` are ready to take over, in
-    order, never on its own node."""
+    """``kind`` is INGEST, COLLECT or DISCOVER. ``state`` is ``assigned``, ``draining`` (the node is
+    to release the task, to ``target`` if decided; each drain has another ``mark``) or ``waiting``
+    (no node can run the task). ``revision`` 0 is the flow's current one. ``standbys``: other
+    nodes that are ready to take over, in this order."""
 
     kind: str
     node: str | None
@@ -279,7 +281,7 @@ class EndedTask(Record):
 class Plan(Record):
     """The tasks of a flow and their nodes. ``epoch`` is the highest ever given, ``revision`` the
     last that every task has run. ``sharing``: partitions change tasks in several transactions. With
-    ``buckets`` the tasks lie in so many. ``ended``: past tasks, bounded, newest last."""
+    ``buckets``, the tasks lie in as many znodes below. ``ended``: past tasks, newest last."""
 
     epoch: int = 0
     tasks: Mapping[str, PlannedTask] = field(default_factory=lambda: NOTHING)
@@ -292,8 +294,9 @@ class Plan(Record):
 @dataclass(frozen=True, kw_only=True)
 class Joined(Record):
     """Lines joined to events at ack ``offset``: all events that begin below ``emitted`` are in the
-    sinks. Lines between are read again and joined as before only under the same ``rules``. Lines
-    below ``sure`` (0: ``offset``) only show whether the next line continues a message."""
+    sinks. Lines from ``offset`` on are read again, and joined as before only under the same
+    ``rules``. Lines below ``sure`` (0: ``offset``) only show whether the next line continues a
+    message."""
 
     offset: int
     emitted: int
@@ -303,9 +306,9 @@ class Joined(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Ack(Record):
-    """Everything below ``offset`` is durably in every sink of the cursor. ``joined`` is there when
-    events above it are too. ``leader_epoch`` is of the partition's leader that had all below
-    ``offset``; None without leaders or for an operator's offset."""
+    """Everything below ``offset`` is durably in every sink of the cursor; ``joined`` is set when
+    events above ``offset`` are too. ``leader_epoch`` is that of the partition's leader which had
+    all below ``offset``; None without leaders, or when an operator has set the offset."""
 
     epoch: int
     offset: int
@@ -314,7 +317,7 @@ class Ack(Record):
 
     @property
     def emitted(self) -> int:
-        """All events that begin below are in the sinks."""
+        """All events that begin below are in the sinks. Ignores ``joined`` of another offset."""
         valid = self.joined is not None and self.joined.offset == self.offset
         return self.joined.emitted if self.joined is not None and valid else self.offset
 
@@ -343,7 +346,7 @@ class Commit(Record):
 @dataclass(frozen=True, kw_only=True)
 class Node(Record):
     """A host that may run work. ``uuid`` tells hosts of one name apart; ``claims`` and ``claimant``
-    detect copied data directories. ``down_since`` is written by masters, 0 when it is back.
+    detect copied data directories. ``down_since`` is written by masters; 0 when the node is up.
     ``spark`` settings override the cluster's."""
 
     uuid: str
@@ -360,8 +363,8 @@ class Node(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AssignedTask(Record):
-    """``state`` is ``running``, ``draining`` or ``standby``, which writes nothing and has epoch 0,
-    fenced by any owner. A new ``handoff`` number asks to deliver at once."""
+    """``state`` is ``running``, ``draining`` or ``standby``. A standby writes nothing; its epoch is
+    0, which any owner fences. A new ``handoff`` number asks to deliver at once."""
 
     flow: str
     task: str
@@ -376,8 +379,8 @@ class AssignedTask(Record):
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Record):
     """All that one node should run now. ``chokes``: flow -> bytes per second. ``spark``: Spark's
-    settings. ``journals``: replicated journals that it holds or is to hold, with the versions of
-    their records. With ``pages`` the tasks lie in so many below this znode."""
+    settings. ``journals``: replicated journals that the node holds or is to hold, with the versions
+    of their records. When ``pages`` is not 0, the tasks lie in as many znodes below this one."""
 
     tasks: tuple[AssignedTask, ...] = ()
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
@@ -389,8 +392,8 @@ class Assignment(Record):
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus(Record):
     """``state`` is ``starting``, ``running``, ``retrying``, ``failed``, ``stopped`` or ``standby``.
-    A retrying task owns its partitions; ``error`` is its sink's last answer, of a running one why
-    some journals stand still. ``epoch_seen``: a higher epoch that owns an ack, or 0. ``health``:
+    A retrying task owns its partitions. ``error``: why the task does not run, or the trouble of a
+    running one. ``epoch_seen``: a higher epoch in the task's acks or intent, or 0. ``health``:
     ``unhealthy`` or ``unreachable`` after several failures in a row, else ""."""
 
     epoch: int
@@ -408,9 +411,9 @@ class TaskStatus(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus(Record):
-    """A node's report. ``assignment_version`` is applied. Tasks (``flow/task``) that are missing do
-    not run. ``journals_told``: all journals on its disk are registered. ``problems``: path or part
-    -> problem, some of them. ``spark_ui``: URL, or ""."""
+    """A node's report. ``assignment_version``: that of the applied assignment. Tasks
+    (``flow/task``) that are missing do not run. ``journals_told``: all journals on the node's disk
+    are registered. ``problems``: path or part -> problem, some of them. ``spark_ui``: URL or ""."""
 
     assignment_version: int
     journals_told: bool = True
@@ -419,7 +422,7 @@ class NodeStatus(Record):
     spark_ui: str = ""
 
     def bounded(self) -> Self:
-        """Errors are cut to equal shares of the room."""
+        """Keep PROBLEMS problems, and cut errors to equal shares of ERRORS_CHARACTERS."""
         some = sorted(self.problems.items())[:PROBLEMS]
         problems = {cut(path, 200): cut(why, PROBLEM_CHARACTERS) for path, why in some}
         failing = sum(task.error is not None for task in self.tasks.values())
@@ -447,7 +450,7 @@ class StoryLine(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Story(Record):
-    """The last things that happened on a node, oldest first; also of its earlier lives."""
+    """The last changes on a node, oldest first, also by its earlier processes."""
 
     lines: tuple[StoryLine, ...] = ()
 
@@ -477,9 +480,9 @@ class LiveNode(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveMaster(Record):
-    """``plans``: it takes its share of flows. ``troubles``: failing work (``flow F``, ``node N``,
-    ``cluster``) -> why; others take over such flows. ``schema``: the newest tree version that it
-    can use. It rewrites the record every ``renew_seconds``; 0: never."""
+    """``plans``: the master takes its share of flows. ``troubles``: failing work (``flow F``,
+    ``node N``, ``cluster``) -> why; other masters take over such flows. ``schema``: the newest tree
+    version that it can use. It rewrites the record every ``renew_seconds``; 0: never."""
 
     host: str
     pid: int
@@ -494,10 +497,10 @@ class LiveMaster(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Journal(Record):
-    """``end``: the journal is closed and holds nothing at or above it. ``gone``: no disk has it and
-    masters remove this. Of a replicated journal ``replicas`` are the nodes that should hold it,
-    with its primary, ``in_sync`` replicas as ``NODE/ID``, and ``leaving`` those that stay until
-    others are in sync; ``lineage`` changes where an operator gave events up."""
+    """``end``: the first offset above a closed journal's events. ``gone``: no disk has the journal,
+    and masters remove this record. Of a replicated journal, ``replicas`` are the nodes that should
+    hold it, with its primary; ``in_sync`` are replicas, as ``NODE/ID``; ``leaving`` are nodes that
+    stay until others are in sync; ``lineage`` changes when an operator gives events up."""
 
     flow: str
     node: str
@@ -515,8 +518,8 @@ class Journal(Record):
 @dataclass(frozen=True, kw_only=True)
 class Queue(Record):
     """The head of a work queue: the ``next`` item number of each lane, under this ``epoch``. ``id``
-    is unique; ``complete``: all that the flow is to read is in it. ``rules``: how seen items are
-    remembered. ``retried``: items of a lane that got a new number."""
+    is unique; ``complete``: all that the flow is to read is in the queue. ``rules``: how seen items
+    are remembered. ``retried``: lane -> number of items that got a new number."""
 
     epoch: int
     id: str = ""
@@ -529,8 +532,8 @@ class Queue(Record):
 @dataclass(frozen=True, kw_only=True)
 class QueueSegment(Record):
     """Items of one lane, numbered from ``first``, in columns: location, size in bytes, time of
-    change (microseconds since the epoch), version tag of the store. ``starts``, if any: the
-    position that is read first."""
+    change (microseconds since the epoch), version tag of the store, and in ``starts`` the position
+    that is read first. No ``starts``: all begin at 0."""
 
     first: int
     locations: tuple[str, ...] = ()
@@ -542,8 +545,8 @@ class QueueSegment(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueFailure(Record):
-    """An item that was skipped at ``position``, and why. An operator may have ``wanted`` it read
-    again (``retry``) or given up (``skip``); the discovery task then removes this."""
+    """An item that was skipped at ``position``, and why. ``wanted``: an operator's decision to read
+    it again (``retry``) or give it up (``skip``), or ""; the discovery task then removes this."""
 
     location: str
     size: int
@@ -558,10 +561,10 @@ class QueueFailure(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Polls(Record):
-    """Answers to a queue's due times, in columns, one entry a file: item ``numbers``, ``due`` times
-    (microseconds since the epoch), ``rows`` and first ``positions``. ``next`` is asked next, from
-    ``state``; ``part`` rows of its answer are there. ``queue`` is the queue's id, ``path`` the
-    folder."""
+    """Answers of a polled source, kept in ``files`` of the folder ``path``. Columns have an entry
+    for each file: item ``numbers`` of the queue with the id ``queue``, ``due`` times (microseconds
+    since the epoch), counts of ``rows`` and their first ``positions``. The item ``next`` is asked
+    next, from ``state``; ``part`` rows of its answer are in files already."""
 
     queue: str
     path: str
@@ -635,10 +638,10 @@ class PushClaim(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Push(Record):
-    """The last push of this cluster, and the resources that pushes own in it. ``resources``: key ->
-    digest of the value pushed or adopted. ``state``: ``applying`` until the cluster is no worse
-    than the ``baseline`` of problems; then ``applied``, or ``failed`` with ``why``. ``next_entry``
-    numbers the consecutive entries below."""
+    """The last push to this cluster, and the resources that pushes own in it. ``resources``: key ->
+    digest of the value pushed or adopted. ``state``: ``applying`` until the cluster has no problems
+    besides ``baseline``, then ``applied``; or ``failed`` with ``why``. ``next_entry``: number of
+    the next ``PushEntry``, in a znode below this one."""
 
     source: PushSource | None = None
     state: str = "applied"
@@ -655,7 +658,7 @@ class Push(Record):
 @dataclass(frozen=True, kw_only=True)
 class ResourceChange(Record):
     """A pushed resource: its value ``before`` (None: absent), and the digest ``after``;
-    ``owned_before`` is the digest that pushes knew, if any."""
+    ``owned_before``: its digest in ``Push.resources`` before, if any."""
 
     before: str | None
     after: str | None

@@ -1,9 +1,9 @@
 """Automatic repairs of a tree: pure functions from a tree to repairs.
 
 An *orphan* belongs to something that was deleted; it is removed. A *dangling* reference names
-something that is missing. Records that their writers write again, or that have a safe value, are
-reset. Identities, journal registrations and acks need a person; masters repair plans and
-assignments themselves.
+something that is missing. Damaged records that their writers write again, such as plans and
+assignments, or that have a safe value are reset. Damaged identities, journals and acks need a
+person.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
 
 
 def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
-    """Return possible repairs, one a path; none for a tree of an unknown version, or for records of
-    a newer flumeng."""
+    """Return possible repairs, one a path; none for a tree whose schema version is unreadable or
+    unsupported, or for records of a newer flumeng."""
     schema = _readable(tree, table.schema())
     if schema is None or schema.version != tree_version(tree):
         return []
@@ -126,8 +126,8 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
 
 
 def _new_plan(problem: Problem, tree: Tree) -> Repair:
-    """Return a repair with an empty plan, whose epoch is above every one that the plan may have
-    given. If only a bucket is damaged, epoch and revision come from the plan's own record."""
+    """Return a repair with an empty plan, whose epoch is no lower than any that the plan has given.
+    If only a bucket is damaged, the plan's own record gives the revision, and a bound of epochs."""
     row = table.find(problem.path)
     assert row is not None
     names = row.matches(problem.path)
@@ -178,8 +178,8 @@ def _without_revision(problem: Problem, flow: str, tree: Tree) -> Repair | None:
 
 
 def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
-    """Return a repair that applies the newest readable text as a new revision, suspended if the
-    record is unreadable. None when no text is readable."""
+    """Return a repair that applies the newest readable text as a new revision, and suspends a flow
+    whose own record is unreadable. None when no text is readable."""
     readable = {
         int(names[1]): revision
         for path in tree
@@ -239,8 +239,8 @@ def _document(record: Record | None) -> Document | None:
 
 
 def orphans(tree: Tree) -> list[Problem]:
-    """Return znodes of deleted flows and journals, and buckets beyond those of a plan. An ack stays
-    while anything names its partition."""
+    """Return znodes of deleted flows, leases without their cursor, buckets that a plan does not
+    count, and acks of partitions that are neither registered nor planned."""
     gone = [
         Problem(str(row(flow)), f"orphan: flow {flow} is gone")
         for row in (table.acks, table.commits, table.intents, table.queue)
@@ -265,7 +265,8 @@ def orphans(tree: Tree) -> list[Problem]:
 
 
 def dangling(tree: Tree) -> list[Problem]:
-    """Return flows without their revision's text or a folder, and journals without their node."""
+    """Return flows without their revision's text, missing folders of flows, and journals whose
+    primary's node is neither registered nor live."""
     version = tree_version(tree)
     missing = [
         Problem(str(table.flow(name)), f"revision {flow.revision} of flow {name} is missing")

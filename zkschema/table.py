@@ -38,11 +38,11 @@ ROWS: list[Row[Record]] = []
 @dataclass(frozen=True)
 class Access:
     """Roles of a secured cluster that read and write a znode, and create and delete its children,
-    separated by blanks. ``own-ROLE`` is the member that the path names, ``own-operator`` an
-    operator of the named flow. ``operator`` is one of all flows, ``any-operator`` also one of some.
-    ``primary-node`` leads the named journal, ``replica-node`` should hold a replica, ``own-member``
-    is in the record. Administrators may do everything, every role here may read, and ``admin`` may
-    change the list itself."""
+    separated by blanks. ``own-ROLE`` is the member that the path names (``own-member``: of any
+    role), ``own-operator`` an operator of the named flow. ``operator`` is one of all flows,
+    ``any-operator`` also one of some. ``primary-node`` leads the named journal, ``replica-node``
+    should hold a replica. Administrators may do everything, every role here may read, and ``admin``
+    may change the list itself."""
 
     write: str = ""
     create: str = ""

@@ -59,8 +59,8 @@ def _start(
     send: Callable[[Message], None],
     starting: Future[SparkSession],
 ) -> None:
-    """Start Spark and resolve ``starting`` with its session; retry while a setting is refused or
-    Spark's master does not answer."""
+    """Start Spark and resolve ``starting`` with its session or the error. With given settings,
+    retry while one is refused or Spark does not start."""
     try:
         java_options = class_archive.java_options(cache)
         while True:

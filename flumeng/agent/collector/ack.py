@@ -28,7 +28,7 @@ CLAIM_AT_ONCE = 500
 
 
 class SupersededError(ConflictError):
-    """Another owner holds the partition under a higher ``epoch``."""
+    """An ack or the intent of the task has a higher ``epoch``, so another owner may work."""
 
     def __init__(self, text: str, epoch: int) -> None:
         super().__init__(text)
@@ -71,9 +71,9 @@ class Acks:
         *,
         rules: str = "",
     ) -> Acks:
-        """Claim ``partitions`` and return their acks; new ones begin at their registered starts,
-        and unregistered ones are left out. Raises SupersededError when a partition has a higher
-        epoch, ConflictError when an ack was written in the meantime: claim again."""
+        """Claim ``partitions`` and return their acks. Without an ack, a registered one begins at
+        its start, and an unregistered one is left out. Raises SupersededError when a partition has
+        a higher epoch, ConflictError when an ack was written in the meantime: claim again."""
         acks = cls(store, publisher, flow, epoch, rules)
         names = sorted(partitions)
         for start in range(0, len(names), CLAIM_AT_ONCE):
@@ -169,8 +169,8 @@ class Acks:
             return Check(self._paths[partition], self._versions[partition])
 
     def require_ours(self, partitions: Iterable[str]) -> None:
-        """Raise ConflictError when another owner has written one of the acks; else UnavailableError
-        when they cannot be read."""
+        """Raise ConflictError when an ack was written by another owner or an operator, and
+        UnavailableError when the acks cannot be read."""
         names = sorted(partitions)
         with self._moving:
             acks = self._store.read_many([self._paths[name] for name in names])

@@ -1,4 +1,4 @@
-"""The assignment of a task to this node, and its retries after a failure."""
+"""The assignment of a task to this node, and the pauses before a failed task is retried."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Assignment:
 
 
 class Retries:
-    """Backoff of a task that fails soon after a claim. ``clock``: monotonic seconds."""
+    """Backoff of a task, growing while it fails soon after claims. ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rest: tuple[Assignment, bool] | None = None
-        """The assignment that is not retried before ``_until``, unless it begins to drain."""
+        """The failed assignment, and whether a drain had begun: the pair waits for ``_until``."""
         self._until = 0.0
         self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)
         self._began = 0.0
@@ -52,7 +52,7 @@ class Retries:
         self._rest, self._until = (assignment, draining), self._clock() + self._backoff.next()
 
     def wait(self, assignment: Assignment, *, draining: bool) -> None:
-        """Retry after a short pause, for something unavailable: the backoff does not grow."""
+        """Pause briefly, when a service is unavailable or a write conflicts: no backoff grows."""
         self._rest, self._until = (assignment, draining), self._clock() + FIRST_SECONDS
 
     def left_seconds(self, assignment: Assignment, *, draining: bool) -> float:

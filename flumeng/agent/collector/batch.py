@@ -41,8 +41,12 @@ class Batch:
     lines_closed: Counter[str] = field(default_factory=Counter)
 
     @property
+    def skipped(self) -> tuple[Gap, ...]:
+        return self.gaps or self.left_out
+
+    @property
     def also(self) -> list[Write]:
-        return [write for gap in self.gaps or self.left_out for write in gap.also]
+        return [write for gap in self.skipped for write in gap.also]
 
     @property
     def events(self) -> int:
@@ -50,12 +54,11 @@ class Batch:
 
     @property
     def gone(self) -> int:
-        """Number of offsets skipped because their events are unreadable."""
-        return self.scale.total(gap.reported for gap in self.gaps)
+        return self.scale.total(gap.reported for gap in self.skipped)
 
     @property
     def refused(self) -> int:
-        """Number of events whose time a sink rejected as implausible."""
+        """Number of events whose time a sink rejected as implausible; the most of any sink."""
         return max((part.refused for part in self.written), default=0)
 
     @property
@@ -110,7 +113,7 @@ class Pipeline(Protocol):
         """A fault that does not stop batches; empty without one."""
 
     def event_bytes(self) -> float | None:
-        """Return the mean size of the events read since the last call; None when not counted."""
+        """Return the mean bytes per event read since the last call; None when none were counted."""
 
     def filtered(self) -> Filtered: ...
 

@@ -1,4 +1,4 @@
-"""Measures acked events' ages and sinks' write times per split; a repeated split counts twice."""
+"""Measures events' times of receipt and sinks' write times; a repeated split counts twice."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BatchTimes:
 
 @dataclass(frozen=True)
 class NoteReceipt:
-    """A stage after the read that records the mean time of receipt of each split."""
+    """A stage after the read that adds up the events of a split and their times of receipt."""
 
     task: str
     counts: AccumulatorHandle[int]

@@ -8,7 +8,8 @@ Rules
 3. Targets that identify batches by number are written under an intent only. An open intent is
    repeated exactly, before anything new.
 4. Two batches may be written at a time; commits keep their order and stop at a failed batch. At
-   most once writes one at a time, so that a crash loses no more than that.
+   most once writes one at a time, so that a crash loses no more than that. Batches whose intent
+   precedes their write also run one at a time.
 5. Where lines are joined, batches run one at a time: each reports where the next one begins.
 """
 
@@ -70,16 +71,16 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Backlog:
-    """Size of the next batch, which is due in ``due_seconds``; None when no events wait."""
+    """Size of the next batch, which is due in ``due_seconds``; None when none can be read."""
 
     events: int
     due_seconds: float | None
 
 
 class ClaimedTask:
-    """A task's work under one claim. ``planned``: offset at which the next batch of each partition
-    starts; never below the ack. ``backlog`` and ``start`` are never called at the same time, nor is
-    ``commit`` by two threads."""
+    """A task's work under one claim. ``planned``: partition -> offset up to which batches have
+    read it so far; never below the ack. ``backlog`` and ``start`` are never called at the same
+    time, nor is ``commit`` by two threads."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class ClaimedTask:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the last check reached all partitions and found every readable event acked."""
+        """Whether the last check reached all partitions, and committed batches read all it saw."""
         return self._caught_up and not self._running
 
     @property
@@ -177,11 +178,12 @@ class ClaimedTask:
 
     @property
     def handed_off(self) -> bool:
-        """Whether all readable events that ``hand_off`` requested are acked."""
+        """Whether no readable events that ``hand_off`` requested remain unacked."""
         return self._handoff.done and not self._running
 
     def backlog(self, *, eager: bool) -> Backlog:
-        """Return the readable backlog. ``eager``, full and closed partitions make it due now."""
+        """Return the readable backlog. It is due now if ``eager``, for a handoff, when it fills a
+        batch, and when one of its partitions is full or all of them are closed."""
         reached = self._reached()
         safe = self._safe(reached)
         if (repeat := self._delivery.repeat) is not None:
@@ -219,8 +221,8 @@ class ClaimedTask:
         self._handoff.begin(self.planned)
 
     def start(self, most_events: int | None = None) -> Batch | None:
-        """Stage and return the next batch of at most ``most_events`` (None: any size); None when no
-        events wait. Raises errors of the store and the lake; then drop the claim."""
+        """Stage and return the next batch, of at most about ``most_events`` unless it is repeated;
+        None when none can be read. Raises errors of store and lake; then drop the claim."""
         reached = self._reached()
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
         repeat = self._delivery.repeat
@@ -290,7 +292,7 @@ class ClaimedTask:
         if isinstance(batch.outcome, Exception):
             raise batch.outcome
         self._delivery.commit(batch, self._joined(batch))
-        for gap in batch.gaps or batch.left_out:
+        for gap in batch.skipped:
             flow = self._pipeline.spec.flow
             log.warning("flow %s: events that cannot be read were skipped: %s", flow, gap.reason)
         seconds = batch.ended - max(batch.began, self._last_end)
@@ -382,7 +384,7 @@ class ClaimedTask:
                 self._acks.require_ours(still)
 
     def _mark_replayed(self, reached: Mapping[str, Reach]) -> None:
-        """Mark earlier owners' events as replayed: they may have been delivered but not acked."""
+        """Mark events of earlier claims as replayed: they may have been delivered but not acked."""
         if self._pipeline.spec.delivery != "at-least-once":
             return
         for name in reached.keys() & self._acks.inherited - self._replayed_below.keys():

@@ -46,7 +46,7 @@ def archive_in(cache: Path) -> Path:
 
 
 def java_options(cache: Path) -> str:
-    """Return JVM options to use the archive; empty unless it exists and belongs to this user."""
+    """Return JVM options to use the archive; empty unless this user has one. Raises UserError."""
     archive = archive_in(cache)
     with suppress(OSError):
         if archive.stat().st_uid == os.getuid():
@@ -61,7 +61,7 @@ def make_later(cache: Path) -> None:
 
 
 def make_in_background(cache: Path, room_bytes: int = ROOM_BYTES) -> subprocess.Popen[bytes] | None:
-    """Start creating the archive at low priority; None when it exists or the disk is full."""
+    """Start creating the archive at low priority; None when it exists or the disk is unusable."""
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         if archive_in(cache).exists() or shutil.disk_usage(cache).free < room_bytes:

@@ -121,9 +121,9 @@ class Commits:
         also: Sequence[Write] = (),
         joined: Mapping[str, Progress] | None = None,
     ) -> None:
-        """Move the acks and write the commit record in one transaction with the writes ``also``,
-        then rename the files; see ``Acks.advance``. After ConflictError nothing is decided; after
-        any other error the batch may be decided: claim and recover."""
+        """Move the acks and write the commit record (none without files) in one transaction with
+        the writes ``also``, then rename the files; see ``Acks.advance``. After ConflictError
+        nothing is decided; after any other error the batch may be decided: claim and recover."""
         if not record.files:
             acks.advance(ranges, also, joined)
             self._remove(*record.staging)
@@ -133,7 +133,8 @@ class Commits:
         self._finish(path, record)
 
     def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
-        """Rename staged files to targets without a record: a crash may lose or repeat them."""
+        """Rename staged files to targets without a record: a crash may lose or repeat them. Raises
+        UnavailableError for a file that is neither staged nor published."""
         missing = self._rename(files)
         if missing:
             raise UnavailableError(f"staged {missing[0][0]} was removed, perhaps by a later owner")

@@ -1,4 +1,4 @@
-"""A collector process: starts Spark's session, the tasks, and watchdogs for both."""
+"""A collector process: waits for Spark's session, then runs the tasks, and watchdogs for both."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.wire import COUNTERS
 from flumeng.platform import fail_fast, file_store, secrets
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import FileStore
 from flumeng.platform.security import process
 from zkschema.records import COLLECT
@@ -64,8 +64,8 @@ LEAST_SLOTS = 2
 def run(
     parent: Parent, starting: Future[SparkSession], given: argparse.Namespace, cache: Path
 ) -> int:
-    """Run the collector until the node stops it or dies; return the exit code. ``starting`` gives
-    Spark's session, or raises UserError."""
+    """Run the collector until the node stops it or dies; return the exit code, 2 if it cannot
+    start. ``starting`` gives Spark's session, or raises the error of its start."""
     running_jobs = RunningJobs(given.data)
     process.serve_as("collector")
     measures = Measures()
@@ -76,7 +76,7 @@ def run(
         admitted = executor_tokens.of_process()
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
         session = starting.result()
-    except UserError as problem:
+    except (UnavailableError, UserError) as problem:
         print(problem, file=sys.stderr)
         return 2
 
@@ -150,7 +150,8 @@ def run(
 
 
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
-    """Raise UserError for parts of a flow that the policy forbids or that write below ``data``."""
+    """Raise UserError for a part of a flow that the policy forbids, that writes below ``data``, or
+    that needs a directory or catalog which this Spark session lacks."""
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)

@@ -1,5 +1,5 @@
 """Delivers a written batch: its files, acks and intent in the right order. At-least-once publishes
-files, then moves acks. Exactly-once decides both in one transaction."""
+files, then moves acks; at-most-once moved them before. Exactly-once decides both together."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from zkschema.records import Intent
 
 
 class Delivery:
-    """Delivers the batches of a claim, until an error. ``repeat``: the batch of an open intent,
-    which comes first. ``repeating``: it is not acked yet."""
+    """Delivers the batches of a claim, until an error. ``repeat``: the open intent, until its batch
+    begins, before all others. ``repeating``: whether that batch is not acked yet."""
 
     def __init__(
         self, pipeline: Pipeline, acks: Acks, commits: Commits, intents: Intents, revision: int
@@ -71,7 +71,7 @@ class Delivery:
         identity = batch.identity
         if identity is None and any(part.commit for part in batch.written):
             splits = 1 if batch.gaps else self._pipeline.splits(batch.ranges, batch.scale)
-            unread = [gap.piece for gap in batch.gaps or batch.left_out]
+            unread = [gap.piece for gap in batch.skipped]
             identity = self.decide(batch.ranges, splits, unread)
         self._show(batch.written, identity)
         if identity is None:

@@ -1,8 +1,8 @@
 """Units: the pieces of a Spark job that an executor runs, each one split of a batch for one run.
 
 A failed unit reports the error in its result, so Spark never repeats the other units. In a job of
-several batches a hung unit is abandoned when the others are done and it is over its limit. While
-the process uses its processor, or units end, units count as slow, not hung.
+several batches the running units are abandoned as hung when none has begun or ended for
+``LIMIT_SECONDS``. While the process uses its processor, they count as slow, not hung.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 AT_ONCE = 4
 """Units that a Spark task runs at once. They mostly wait for a server and a disk."""
 SLOW_SECONDS = 1.0
-"""A unit that takes longer no longer counts against AT_ONCE, so that other units can begin."""
+"""In an idle process, units that take longer (MOST_SLOW at most) do not count against AT_ONCE."""
 LIMIT_SECONDS = 10.0
-"""Units count as hung after this time in which none has ended and the process was idle."""
+"""Units count as hung after this time in which none began or ended and the process was idle."""
 MOST_SLOW = 16
 _STEPS = {
     "flumeng.connectors.ranged.reading": "reading",
@@ -97,7 +97,7 @@ def run_together(
     clock: Callable[[], float] = time.monotonic,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[Result]:
-    """Run ``units`` in threads; return their results once each has ended or is over its limit."""
+    """Run ``units`` in threads; return their results once all have ended or the rest hang."""
     running = _Running(units, clock)
     effort = _Effort(min(slow_seconds, limit_seconds) / 4, clock, cpu_clock)
     with running.news:

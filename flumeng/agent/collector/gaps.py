@@ -67,7 +67,7 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
 
 
 def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """Find the unreadable parts of a batch; each belongs to the range in which it starts."""
+    """Find the unreadable parts of a batch, each in the range in which it starts, and cut there."""
     return tuple(
         Gap(replace(piece, start=part.start, end=min(part.end, piece.end)), part.why, part.also)
         for piece in ranges
@@ -83,7 +83,7 @@ def _is_gone(piece: Range, reach: Reach) -> bool:
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
-    """Return ``piece`` as a gap, without parts that begin before it: ``left_out`` reports those."""
+    """Return ``piece`` as a gap; writes of parts that begin before it go with ``left_out``."""
     if reach.cut is not None and not piece.events:
         cut = replace(piece, start=reach.cut.start, end=reach.cut.end)
         return Gap(piece, reach.cut.why, cut=cut)

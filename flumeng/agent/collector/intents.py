@@ -38,7 +38,7 @@ class Intents:
         name: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """Read the task's intent; call this after claiming ``acks``. Raises CorruptError when an
-        open intent does not follow the acks, SupersededError when partitions have left the task,
+        open intent does not follow the acks, SupersededError when any intent has a higher epoch,
         ConflictError after another claim."""
         self._store = store
         self._acks = acks

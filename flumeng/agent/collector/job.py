@@ -2,7 +2,7 @@
 
 A batch's size is decided when its job starts, so batches grow while jobs are scarce. A job over its
 limit is cancelled, and its batches count as hung; ``on_stuck`` is called when Spark does not end
-it. A job starts without batches that need more than ``START_SECONDS`` to begin.
+it. Batches that take more than ``START_SECONDS`` to begin run later, in jobs of their own.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Jobs:
         self._news = threading.Condition()
         self._slots = Slots()
         self._late: deque[Work] = deque()
-        """Batches that began after their jobs. They may be acked, so none is dropped."""
+        """Batches whose jobs started without them. They may be acked, so none is dropped."""
         self._jobs: dict[str, _Job] = {}
         self._numbers = itertools.count(1)
         self._starts = Starts(self._on_late, start_seconds, clock)
@@ -127,7 +127,7 @@ class Jobs:
             self._cancel(name)
 
     def check_limits(self) -> None:
-        """Cancel jobs over their time limit. Called every second."""
+        """Cancel jobs over their time limit; report those that do not end. Called every second."""
         self._starts.check_limits()
         now = self._clock()
         with self._news:

@@ -57,14 +57,14 @@ class Application:
         self._alone_since: float | None = None
 
     def follow(self) -> str:
-        """Wait until the application is useless; return the reason."""
+        """Wait until the application is useless; remove its record of jobs, return the reason."""
         while not (why := self._trouble()):
             time.sleep(LOOK_SECONDS)
         self._running_jobs.take()
         return why
 
     def held(self) -> str:
-        """Return why jobs wait; empty while there is an executor."""
+        """Return why jobs wait; empty unless they have had no executor for 10 s."""
         since = self._alone_since
         if since is None or time.monotonic() - since < TOLD_AFTER_SECONDS:
             return ""

@@ -1,4 +1,4 @@
-"""The outcome of a batch: its sinks' results, or one FlumengError, in one line."""
+"""The outcome of a batch: its sinks' results, or an error with the cause in one line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 Outcome = list[Written] | Exception
-"""Each sink's result, or the error: BatchTooWideError, UnavailableError, UnreadableError,
-BatchFailedError, HungError, BrokenTogetherError or an unforeseen one."""
+"""Each sink's result, or the error: UserError, BatchTooWideError, UnavailableError, RefusedError,
+UnreadableError, BatchFailedError, HungError, BrokenTogetherError or an unforeseen one."""
 _RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
@@ -41,7 +41,8 @@ def written_to(sink: str) -> Iterator[None]:
 
 
 def places_of(spec: FlowSpec) -> list[str]:
-    """Return the places of a flow's sinks by number; the last is that of dead letters."""
+    """Return the places of a flow's sinks by number; last, with or without such a sink, that of
+    dead letters."""
     return [*(leaf.place for leaf in spec.leaves), "dead_letters"]
 
 

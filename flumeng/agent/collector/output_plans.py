@@ -63,8 +63,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a batch. ``splits``: the ranges read by each Spark task. ``cached``: batches
-    shared by several runs; a batch derived from another comes after it."""
+    """The runs of a batch. ``splits``: the ranges of each split. ``cached``: batches shared by
+    several runs; a batch derived from another comes after it."""
 
     splits: tuple[Split, ...]
     runs: tuple[Run, ...]

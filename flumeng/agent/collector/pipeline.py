@@ -1,4 +1,4 @@
-"""A flow's pipeline on Spark: read, filters, then sinks and branches; rebuilt at each claim."""
+"""A flow's pipeline on Spark: read, filters, then sinks and branches; built for a claim."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class SparkPipeline:
         }
 
     def plan(self, work: Work) -> Plan:
-        """Return the runs of a batch. Raises UserError, BatchFailedError."""
+        """Return the runs of a batch. Raises UserError, BatchFailedError, UnavailableError."""
         if work.gaps:
             return self._plan_gaps(work)
         for table in self._stages.tables:
@@ -171,8 +171,8 @@ class SparkPipeline:
         self._plans.forget(self._key)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
-        """Return each sink's result, from the rows of its last stage. The result for dead letters
-        is last; its rows are mixed into those of the other sinks."""
+        """Return each sink's result, from the rows of its last stage. The result of a sink for dead
+        letters is last; its rows are mixed into those of the other sinks."""
         own = [[row for row in of if not dead_letters.is_dead_letters(row)] for of in rows]
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
@@ -255,7 +255,8 @@ class SparkPipeline:
         return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
     def _require_identity(self, batch: LazyBatch, number: int) -> None:
-        """Raise UserError when a filter has dropped event identity that the sink requires."""
+        """Raise UserError when the sink needs events' identity, or their splits, and filters drop
+        them."""
         sink = self._sinks[number]
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:

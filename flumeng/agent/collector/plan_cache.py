@@ -43,7 +43,7 @@ class PlanCache:
         versions: Sequence[Version | None],
         prepare: Callable[[], LazyBatch],
     ) -> LazyBatch:
-        """Return the cached batch, else prepare and cache a new one."""
+        """Return the batch cached for these arguments, else prepare and cache a new one."""
         key = pipeline, splits
         with self._lock:
             kept = self._kept.get(key)

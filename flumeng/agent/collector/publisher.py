@@ -2,13 +2,13 @@
 
 Rules
 1. A transaction is sent when it is full, or ``GAP_SECONDS`` after the last one; until then it waits
-   for the acks of other tasks. So a single task never waits, and many tasks make at most eight
-   small transactions a second.
+   for the acks of other tasks. So a call after a pause never waits, and many tasks make at most
+   eight small transactions a second.
 2. The writes of one call are in one transaction, all or none. A failure of one call fails that call
    alone: each call of a failed transaction is retried by itself.
 3. When the outcome of a transaction is unknown, its acks are read and compared. An ack with our
-   offset and epoch, at the version that our write gives it, is ours: every claim in between would
-   have raised the version, and no call leaves an offset unchanged.
+   content, at the version that our write gives it, is ours: every claim in between would have
+   raised the version, and no call leaves an ack unchanged.
 4. The number of transactions in flight is bounded. Calls of one thread follow each other.
 """
 
@@ -86,7 +86,7 @@ class Publisher:
         return self._written
 
     def commit(self, acks: Sequence[Put], also: Sequence[Write] = ()) -> list[Version]:
-        """Overwrite ``acks``, each at a version and moving its offset, together with ``also``.
+        """Overwrite ``acks``, each at a version and with other content, together with ``also``.
         Raises ConflictError after another claim, UnavailableError for an unknown outcome."""
         scale = self._store.scale
         size = sum(scale.weigh_encoded(ack, b"") for ack in acks) + len(acks) * ACK_BYTES

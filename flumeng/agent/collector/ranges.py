@@ -1,4 +1,4 @@
-"""Plans the next batch: exact half-open ranges, cut into splits. Pure. When a batch cannot hold
+"""Plans the next batch: exact half-open ranges, cut into splits. No I/O. When a batch cannot hold
 everything, partitions get equal shares. Capacity that small partitions do not need goes to the
 larger ones: a loud host never starves the quiet ones."""
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from flumeng.connectors.api.ranged import Contents, Range, Split
 
 MOST = 1000
-"""Most ranges in a batch: all acks must fit into one transaction. The longest ranges go first."""
+"""Most ranges in a batch: its acks share one transaction. Ranges of the most events go first."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def split(
 def share_out(
     ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
 ) -> tuple[Split, ...]:
-    """Split like ``split`` without cutting a range: lines of one event may be anywhere in it."""
+    """Split in any order, without cutting a range: lines of one event may be anywhere in it."""
     total = scale.total(ranges)
     parts = max(1, min(parts, len(ranges), total // max(1, least_events)))
     ordered = sorted(ranges, key=lambda r: r.partition)
@@ -128,8 +128,8 @@ class BatchSize:
 
     Follows the measured rate, at most by a factor of two a batch. A batch that was not full counts
     only if it was large and slow. Small batches may take longer: they share jobs. A batch too wide
-    for its sink sets a ceiling, which rises slowly. ``most_bytes`` counts by the heaviest recent
-    events.
+    for its sink sets a ceiling, which rises slowly. ``most_bytes`` limits a batch by the largest
+    recent mean size of events.
     """
 
     FIRST = 200_000
@@ -193,12 +193,14 @@ class Handoff:
         self._ends = dict.fromkeys(partitions)
 
     def is_due(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:
-        """Return whether requested events can be read and are in no batch yet."""
+        """Return whether requested events in ``safe`` are in no batch yet. Updates the request."""
+        due = False
         for name in self._ends.keys() & safe.keys():
             requested = self._ends[name]
             end = safe[name] if requested is None else min(requested, safe[name])
             if end > delivered[name]:
                 self._ends[name] = end
+                due = True
             else:
                 del self._ends[name]
-        return any(end is not None for end in self._ends.values())
+        return due

@@ -21,10 +21,11 @@ TURN_SECONDS = 30.0
 
 class Actor(Protocol):
     def turn(self) -> float | None:
-        """Do the next step; return the seconds until the next turn, None to wait for a wake-up."""
+        """Do the next step; return the seconds until the next turn, None to wait for a wake-up.
+        Raises nothing."""
 
     def on_hang(self, seconds: float) -> None:
-        """Report that the current turn has taken this long; called once, from another thread."""
+        """Report a turn that has taken this long; called once per turn, from another thread."""
 
 
 @dataclass(eq=False)

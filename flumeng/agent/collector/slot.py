@@ -2,8 +2,9 @@
 
 A free slot takes the batch of the flow that has waited longest, relative to its batch interval. If
 that batch may share a Spark job, others join it, up to a job's capacity: a single batch starts at
-once, and of a thousand small batches hundreds run in one job. Tasks whose last batch hung, or whose
-job failed, are *apart*: they wait for separate slots and never share.
+once, and of a thousand small batches hundreds run in one job. Tasks are *apart* after a hang, a
+slow start or a failed shared job, and while their flow may have crashed the collector: they wait
+for separate slots and never share.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
 
 class Member(Protocol):
     def begin(self, most_events: int | None) -> Work | None:
-        """Choose and stage a batch; None when no events are left. ``most_events`` None: any size,
-        in a job of its own. Raises nothing; called at most once per request."""
+        """Choose and stage a batch; None if no events are left, or after a withdrawal or error.
+        ``most_events`` None: any size, unshared. Called at most once a request. Raises nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A task's request for a slot. ``shareable``: all filters and sinks are Arrow.
-    ``gather_seconds``: how long the flow lets events gather."""
+    """A task's request for a slot. ``shareable``: all filters and sinks are Arrow, and the batch
+    may take as long as a shared job. ``gather_seconds``: how long the flow gathers events."""
 
     flow: str
     member: Member
@@ -74,7 +75,7 @@ class SharedSize:
 
 @dataclass(eq=False)
 class _Queue:
-    """The requests of one flow. ``since``: when it began to wait for its next slot."""
+    """The requests of one flow. ``since``: when the flow began to wait for its next slot."""
 
     since: float
     requests: deque[Request] = field(default_factory=deque)
@@ -146,8 +147,8 @@ class Slots:
 
 
 def bounds(requests: Sequence[Request]) -> list[int | None]:
-    """Return the most events of each batch of a job that begins. Batches have grown while they
-    waited, so the room left in a shared job is divided equally."""
+    """Return the most events of each batch of a job that begins; None, any size, for a single one.
+    Batches have grown while they waited, so the room left in a shared job is divided equally."""
     if len(requests) == 1:
         return [None]
     room = (SHARED_EVENTS - sum(request.events for request in requests)) // len(requests)

@@ -17,7 +17,7 @@ from flumeng.control.zookeeper.tree import TreeIdentity
 
 class SlotClient:
     """Requests slots for one claim. ``begin`` and outcomes come from threads of ``jobs``, all other
-    calls from the task's turns unless noted. While ``asking`` is set, no turn reads the claim."""
+    calls from the task's turns unless noted. While ``asking`` is set, no turn reads a backlog."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class SlotClient:
             self._request = None
 
     def cancel(self) -> None:
-        """End running writes soon, unless other tasks share their job."""
+        """End running writes soon, except in jobs that other tasks share."""
         for work in list(self._works):
             self._jobs.cancel(work)
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from flumeng.config import registry
@@ -97,8 +98,8 @@ def start(
     spare_tasks: int = 0,
 ) -> SparkSession:
     """Start Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
-    run in addition to one task per core. Raises UserError for Java, ``directory`` and missing
-    secrets, UnavailableError when the master does not answer."""
+    run in addition to one task per core. Raises UserError for Java, ``directory`` and secrets,
+    UnavailableError when the master does not answer or Spark does not start."""
     find_java()
     _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
@@ -159,7 +160,7 @@ def start(
         session = builder.getOrCreate()
         if not options.local:
             session.sparkContext.addPyFile(str(archive(directory)))
-    except Py4JError as error:
+    except (Py4JError, PySparkRuntimeError) as error:
         if (half := SparkContext._active_spark_context) is not None:
             half.stop()  # later attempts would get this one
         lines = scrub(str(error)).strip().splitlines()
@@ -177,8 +178,8 @@ def for_large_rows(session: SparkSession) -> SparkSession:
 
 
 def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
-    """Return the number of tasks of Spark's ``local[*]``. The JVM counts cores reliably, also in a
-    container, so this starts the JVM with all of ``settings``."""
+    """Return the number of tasks of Spark's ``local[N]``. For ``local[*]`` this starts the JVM with
+    all of ``settings``, since the JVM counts cores reliably, also in a container."""
     _, _, cores = options.master.removesuffix("]").partition("[")
     if cores != "*":
         return int(cores or 1)
@@ -188,7 +189,7 @@ def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
 
 
 def garbage_collector(environment: Mapping[str, str]) -> str:
-    """Return our choice of collector, unless the environment sets one: Java accepts only one."""
+    """Return Java's garbage collector option; empty if the environment sets one: Java takes one."""
     given = " ".join(environment.get(name, "") for name in JAVA_VARIABLES)
     return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 

@@ -65,7 +65,7 @@ class FilterCounts:
         return batch
 
     def at_end(self, batch: LazyBatch) -> tuple[Stage, ...]:
-        """Return stages that count filtered events; none for events that stay in Spark SQL."""
+        """Return the stages that count the filtered events; none without filters."""
         if not self._steps:
             return ()
         self._counts_end = not (batch.shuffled or self._reshapes)
@@ -75,7 +75,7 @@ class FilterCounts:
         return self._count(UNTAKEN, of)
 
     def take(self) -> Counted:
-        """Return the counts since the last call. Grouped rows do not count as dropped."""
+        """Return the counts since the last call; ``dropped`` is None if filters group rows."""
         before, self._before = self._before, self._values()
         counts = {what: now - before[what] for what, now in self._before.items()}
         passed_by = max(0, counts[READ] - counts[PASSED]) if self._steps else 0

@@ -1,8 +1,7 @@
-"""Reports each change of a task's status once, to node and log. Rapid changes share a report."""
+"""Reports tasks' statuses to the node, of rapid changes the last; logs each trouble once."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -13,10 +12,8 @@ from flumeng.agent.node.protocol import Message
 from flumeng.platform import fail_fast
 from flumeng.platform.scrubbing import scrub
 
-log = logging.getLogger(__name__)
-
 ERROR_CHARACTERS = 1000
-"""Longest error in a status: all errors of a node's tasks share one znode."""
+"""Longest error in a status, since all errors of a node's tasks share one znode."""
 STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 RETRYING = "retrying"
 STANDBY = "standby"
@@ -25,8 +22,8 @@ GAP_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Status:
-    """``error``: why the last batch failed, or why partitions are stopped. ``epoch_seen``: the
-    higher epoch of a superseded task's ack."""
+    """``error``: why the task failed, stopped or retries, or its trouble while running or standing
+    by. ``epoch_seen``: the higher epoch that superseded the task, or 0."""
 
     epoch: int
     revision: int
@@ -47,7 +44,6 @@ class StatusReport:
         self._report = report
         self._saying = threading.Lock()
         self._stopped = False
-        self._trouble = ""
 
     def stop(self) -> None:
         with self._saying:
@@ -69,17 +65,6 @@ class StatusReport:
             if status != self.reported and not self._stopped:
                 self.reported = status
                 self._report(assignment.key, status)
-
-    def log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
-        """Log a trouble once, until another one comes or ``all_is_well`` logs its end."""
-        if sentence != self._trouble:
-            log.log(level, "%s", sentence, exc_info=trace)
-        self._trouble = sentence
-
-    def all_is_well(self, task: str) -> None:
-        if self._trouble:
-            log.info("task %s works again", task)
-        self._trouble = ""
 
 
 def _cut(error: str | None) -> str | None:
@@ -106,7 +91,7 @@ class Reports:
             self._change()
 
     def answer(self, number: int, keys: Collection[str], starting: Mapping[str, Status]) -> None:
-        """Record that configuration ``number``, with the tasks ``keys``, is running."""
+        """Report configuration ``number`` as applied: tasks ``keys``, new ones as ``starting``."""
         with self._news:
             self._answers = number
             kept = {key: status for key, status in self._statuses.items() if key in keys}

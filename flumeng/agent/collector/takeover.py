@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Shared by all tasks of a process. ``build`` raises UserError. ``report``: see ``Report``."""
+    """Shared by a process's tasks. ``build`` raises a FlumengError. ``report``: see ``Report``."""
 
     store: Store
     publisher: Publisher
@@ -52,7 +52,7 @@ class Surroundings:
 
 
 class Takeover:
-    """Builds and claims a task. ``size`` outlives claims: its measurements stay valid."""
+    """Builds and claims a task. ``size`` outlives claims, until the flow's batch limits change."""
 
     def __init__(
         self, around: Surroundings, partitions: Partitions, wake: Callable[[], None]
@@ -67,7 +67,7 @@ class Takeover:
 
     def stand_by(self, assignment: Assignment) -> str | None:
         """Prepare the slow steps of a failover: Spark's workers, the pipeline, the partitions'
-        ends. Return an obstacle to running here, if any. Raises UnavailableError."""
+        ends. Return an obstacle to running here, if any. Raises FlumengErrors."""
         if self._standby is None or self._standby[0] != assignment:
             self._standby = assignment, self._pipeline(assignment)
             self._partitions.open(self._standby[1].spec)
@@ -81,7 +81,7 @@ class Takeover:
 
     def claim(self, assignment: Assignment) -> SlotClient:
         """Claim the task, for the revision of an open intent if there is one. Raises UserError,
-        UnavailableError, and as ``ClaimedTask``."""
+        UnavailableError, ConflictError or CorruptError, and as ``build``."""
         around = self._around
         tree = around.tree.identity()
         if tree is None:

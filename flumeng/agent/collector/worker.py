@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 CANCEL_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 HUNG_SECONDS = 60.0
-"""A loop hangs when applying a configuration, or checking the runners, takes this long."""
+"""A loop hangs when it takes this long to apply a configuration or to check time limits."""
 
 
 class Worker:
-    """Runs the tasks. ``engine`` runs ``slots`` batches at once, ``positions`` reports the ends of
-    partitions, ``on_stuck`` is called when the engine cannot go on. ``spark_ui``: address of
-    Spark's interface; ``address``: of this process's counts."""
+    """Runs the tasks. ``engine`` runs ``slots`` jobs at once, besides those that may not share.
+    ``positions`` reports the ends of partitions, ``on_stuck`` is called when the engine cannot go
+    on. ``spark_ui``: URL of Spark's interface; ``address``: HOST:PORT of this process's counts."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ KEPT_SAMPLES = int(CALM_SECONDS / SAMPLE_SECONDS) + 2
 
 @dataclass(frozen=True)
 class Seen:
-    """Accounts at monotonic ``time``. ``waited``: least age of waiting events, by partition."""
+    """Accounts at monotonic ``time``. ``waited``: least seconds that events wait, by partition."""
 
     time: float
     accounts: Mapping[str, Account]
@@ -149,7 +149,7 @@ class Scaler:
 
 
 class _Waits:
-    """Observed waiting times of the oldest unacked events; timestamps in a burst are all young. A
+    """Least waiting times of unacked events, as observed: in a burst all timestamps are young. A
     mark: the time when an end was first seen, and that end, which is not acked yet."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) ->
 
 
 def _age(account: Account, wall: float) -> float | None:
-    """Return the oldest event's age relative to the newest: events may be stamped long ago."""
+    """Return the oldest event's age in seconds relative to the newest: stamps may be old."""
     if account.oldest_unacked_us is None:
         return None
     newest = wall if account.newest_us is None else account.newest_us / 1e6

@@ -317,8 +317,8 @@ def _merged(
 
     1. A wanted partition is registered once; its start is decided then.
     2. An unwanted or missing partition gets an ``end``, its ack, until it is wanted again.
-    3. An ended partition that no task reads is removed. Its ack stays unless the partition is gone
-       for good.
+    3. A partition acked up to its end, and that no task reads, is removed, but its ack stays. If
+       it is gone, it waits until it is forgotten, and its acks are then deleted.
     4. While some sources have not answered, no partition ends.
 
     ``acks``: of partitions that may end. ``gone``: partitions that are certainly gone.

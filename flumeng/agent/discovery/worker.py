@@ -220,7 +220,7 @@ class Worker:
             self._news.notify_all()
 
     def _task(self, run: _Run) -> DiscoveryTask:
-        """Return the run's task; create it at the first discovery, and again after a failure."""
+        """Return the run's task; create it at the first discovery, and again after a UserError."""
         if run.task is None:
             spec = check_flow(run.assignment.spec)
             listed = (part.options for part in spec.partitioned if part not in spec.pollers)

@@ -1,2 +1,2 @@
-"""Runs a flow's filters in this process, to try a flow on a few lines or test it with cases. No
-cluster is needed and sinks are not touched."""
+"""Tries a flow without a collector: runs its filters in this process on lines, test cases or events
+of a running flow, and checks that its targets can be reached. Nothing is written to sinks."""

@@ -22,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros(text: str) -> int:
-    """Return an RFC 3339 time in microseconds since 1970. Raises ValueError for any other text."""
+    """Return an ISO 8601 time, by default in UTC, in microseconds since 1970. Raises ValueError."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

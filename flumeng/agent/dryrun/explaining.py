@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True)
 class ExplainedStep:
     """The effect of one filter or branch on an event; steps in a branch have a greater ``depth``.
-    ``why``: values of the condition's columns. ``lost``: output without a link to the event."""
+    ``why``: values of the condition's columns, or an error. ``lost``: output cannot be traced."""
 
     name: str
     before: Row

@@ -55,7 +55,7 @@ class FilterTree:
         self.ends = list(self._outputs((), tries=True))
 
     def run(self, batches: Sequence[pa.RecordBatch]) -> Iterator[Output]:
-        """Filter one batch. Raises UserError, UnavailableError and the errors of filters."""
+        """Filter events as one batch. Raises UserError, UnavailableError and errors of filters."""
         for step in self._steps:
             for table in step.tables:
                 table.refresh()

@@ -21,7 +21,7 @@ from flumeng.events.attributes import parse_errors
 
 @dataclass
 class EventCounts:
-    """Event counts of a dry run. ``out``: events after the filters, also ``parse_errors``."""
+    """Event counts of a dry run. ``out``: events after the filters; ``parse_errors`` of these."""
 
     received: int = 0
     out: int = 0

@@ -2,8 +2,8 @@
 
 A *keeper* process holds the context; each command has its own session. A keeper serves one command
 at a time, and only with equal code, Java, jars, environment and working directory, which Spark's
-Python workers inherit. It ends after five idle minutes, or when a command ends without reporting
-that its jobs are stopped. Without XDG_RUNTIME_DIR each command starts a JVM.
+Python workers inherit. It ends after five idle minutes, at a command that differs, or when one ends
+without reporting that its jobs are stopped. Without XDG_RUNTIME_DIR each command starts a JVM.
 """
 
 from __future__ import annotations

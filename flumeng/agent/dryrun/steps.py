@@ -45,8 +45,8 @@ def steps(spec: FlowSpec) -> Iterator[Step]:
 
 
 def find(spec: FlowSpec, text: str) -> Step:
-    """Find a step by its place (``filters[2].parse``), or a filter by a number or name (``2``,
-    ``parse``). Raises UserError unless exactly one step matches."""
+    """Find a step by its place (``filters[2].parse``), or a filter by its name (``parse``) or, for
+    the flow's own filters, number (``2``). Raises UserError unless exactly one step matches."""
     all_steps = list(steps(spec))
     filters = [step for step in all_steps if step.name]
     same = [step for step in filters if text == step.place.removesuffix(f".{step.name}")]

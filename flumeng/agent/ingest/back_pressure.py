@@ -1,5 +1,5 @@
 """The pauses of a flow's sources, with reasons and durations. Pure. A flow at its limit is paused
-many times a second: reasons within ``GAP_SECONDS`` count as one pause."""
+many times a second: pauses at most ``GAP_SECONDS`` apart count as one."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def _bodies(data: bytes, lines: Lines, group: list[ReceivedBlock]) -> bytes:
 def _runs(
     group: list[ReceivedBlock], places: Indices, counts: Indices, lines: Lines
 ) -> Iterator[Run]:
-    """Yield a run of rows for each block, and a separate one for each truncated line."""
+    """Yield the runs of each block; a truncated line is a run of its own."""
     cut = np.flatnonzero(lines.cut_bytes).tolist()
     stop = 0
     for block, position, count in zip(group, places.tolist(), counts.tolist(), strict=False):

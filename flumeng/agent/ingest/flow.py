@@ -30,6 +30,7 @@ from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.rate_limit import RateLimit
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +169,7 @@ class FlowRunner:
         self._choked: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._error: str | None = None
+        self._retries = TroubleLog(log)
         self._backoff = Backoff(retry_seconds, RETRY_MOST_SECONDS)
         self._wake = asyncio.Event()
         self.finished = asyncio.create_task(self._run())
@@ -242,8 +244,7 @@ class FlowRunner:
                     await self._let_go()
                 await self._backoff.wait(self._wake)
             else:
-                if self._error:
-                    log.info("flow %s can receive events here again", task.flow)
+                self._retries.end("flow %s can receive events here again", task.flow)
                 self._tried, self._error = task, None
                 self._backoff.reset()
                 self._changed()
@@ -400,9 +401,7 @@ class FlowRunner:
 
     def _note(self, task: Task, error: Exception) -> None:
         text = str(error) or type(error).__name__
-        if text != self._error:
-            trace = None if isinstance(error, (FlumengError, OSError)) else error
-            sentence = "flow %s cannot receive events here, retrying: %s"
-            log.error(sentence, task.flow, text, exc_info=trace)
+        sentence = "flow %s cannot receive events here, retrying: %s"
+        self._retries.log(logging.ERROR, sentence, task.flow, text, cause=error)
         self._tried, self._error = task, text
         self._changed()

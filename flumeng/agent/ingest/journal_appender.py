@@ -87,7 +87,7 @@ class JournalAppender:
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait until all blocks submitted so far are durable. Raises JournalFailedError, and
-        UnavailableError after the timeout (the disk is full)."""
+        UnavailableError after the timeout, as on a full disk."""
         settled = asyncio.Event()
         self.when_settled(settled.set)
         try:

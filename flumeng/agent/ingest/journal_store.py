@@ -442,7 +442,7 @@ class JournalStore:
 
 
 def _is_replica(journal: Log) -> bool:
-    """Return whether the journal's source state may be that of another host."""
+    """Return whether this is a replica of another node's journal, with that node's state."""
     return isinstance(journal, ReplicatedJournal) and journal.closes
 
 

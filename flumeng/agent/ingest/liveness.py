@@ -1,5 +1,5 @@
-"""Reports to the node that the worker makes progress, or the cause of a delay. Only the working
-thread reports: while journals are opened, and then the event loop."""
+"""Reports to the node that the worker makes progress, or the cause of a delay: while journals are
+opened, and then from the event loop. When one of them hangs, the reports end."""
 
 from __future__ import annotations
 

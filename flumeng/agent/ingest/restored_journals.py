@@ -1,9 +1,9 @@
 """Refuses appends to journals that may lack events that readers have seen.
 
 After a restore of the data directory or its disk, new events would get the numbers of lost ones,
-and readers would skip them. So a journal from before the node's start takes events only if its ack
-is known and not above its end; otherwise a new one is begun. Another replica in sync may have the
-lost events of a replicated journal, and should lead.
+and readers would skip them. So a journal from before the node's start takes events only if the
+directory is not restored, and its ack is known and not above its end; otherwise a new one is begun.
+Another replica in sync may have the lost events of a replicated journal, and should lead.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RestoredJournals:
                 journal.older = refusal.why
 
     def refuses(self, journal: Log) -> bool:
-        """Return whether a journal may lack events; it is then closed for appends. Raises
-        UnavailableError while another replica may have the events."""
+        """Return whether a journal may lack events; it is then closed for appends. A replicated one
+        raises UnavailableError while its ack is unknown, or another replica may have the events."""
         refusal = self._refusal(journal)
         if refusal is None:
             return False

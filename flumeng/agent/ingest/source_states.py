@@ -64,7 +64,7 @@ class SourceStates:
             self._flows |= {flow}
 
     def next(self, flow: str, earlier: Iterable[Mapping[str, object]]) -> dict[str, object]:
-        """Return the initial state of a new journal. Raises CorruptError for a damaged file."""
+        """Return the last of kept and ``earlier`` states, for a new journal. Raises as ``keep``."""
         last = max([*earlier, self._of(flow)], key=_generation)
         return {**last, _GENERATION: _generation(last) + 1} if last else {}
 

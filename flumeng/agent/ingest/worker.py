@@ -88,7 +88,7 @@ class Worker:
         self.measures = Measures(lambda: self._flows, journal_store, self._acked)
 
     async def run(self, messages: asyncio.Queue[Message]) -> None:
-        """Run until a ``stop`` message; on return all accepted events are durable."""
+        """Run until a ``stop`` message; then commit received events, unless a disk is full."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
         server = JournalServer(
             *self._address,
@@ -178,7 +178,7 @@ class Worker:
         self._reconcile()
 
     def _acked(self, journal: Log) -> int:
-        """Return the flow's ack of the journal, which other readers may hold back. Thread-safe."""
+        """Return the journal's ack by its own flow, at least ``journal.acked``. Thread-safe."""
         return max(journal.acked, self._delivered.get(journal.id, 0))
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:

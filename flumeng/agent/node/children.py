@@ -17,8 +17,8 @@ _WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed"
 
 
 class State(Enum):
-    """The state of a child. ``HUNG``: killed after its time limit. ``WAITING``: ended by itself;
-    restarted after a back-off."""
+    """The state of a child. ``HUNG``: killed after its time limit, or for outdated settings at its
+    start. ``WAITING``: ended unasked; restarted after a back-off."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -30,7 +30,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds of silence after which a child counts as hung: while it starts, runs, or is held."""
+    """Seconds after which a child is hung: silent while it starts or runs, or held by one wait."""
 
     start_seconds: float = 120.0
     silent_seconds: float = 20.0
@@ -46,8 +46,8 @@ class Child:
     """The state of a child process. ``sent``, ``answered``: numbers of the last configuration sent
     and reported. ``kill_at``: the time limit while STOPPING or HUNG. ``heard_at``: its last
     ``alive``; ``held``: its reason for waiting since ``held_at``. ``trouble``: why it last ended,
-    until ready. ``suspects``: flows whose jobs run one at a time. ``awaited``: the last ack sent,
-    by journal."""
+    until ready. ``suspects``: flows whose jobs run one at a time. ``awaited``: by journal with
+    waiting senders, the last ack sent."""
 
     name: str
     state: State = State.ABSENT
@@ -94,9 +94,10 @@ class Child:
         return ""
 
     def be_patient(self, seconds: float) -> None:
-        """Add seconds in which the node itself was paused to the child's deadlines."""
+        """Extend the child's time limits by a pause of the node itself."""
         self.heard_at += seconds
         self.held_at += seconds
+        self.kill_at += seconds
 
     def forget(self) -> None:
         self.sent = self.answered = None

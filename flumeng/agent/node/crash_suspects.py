@@ -1,9 +1,9 @@
 """Finds the flow that crashes the collector, by the jobs that ran at each crash. Pure.
 
-After a crash every flow with a running job is a suspect, and the collector runs their jobs one at a
-time. A flow that was a suspect at ``ENDS`` ends within ``WINDOW_SECONDS``, the last one alone, is
-set aside on this node until it has another revision or a higher epoch (``flumeng task restart``),
-or the node restarts.
+After a crash the flows with running jobs are suspects: only those that already were, if there are
+any. The collector runs the jobs of suspects one at a time. A flow that was a suspect at ``ENDS``
+crashes within ``WINDOW_SECONDS``, at the last one alone, is set aside on this node until it has a
+higher revision or epoch (``flumeng task restart``), or the node restarts.
 """
 
 from __future__ import annotations

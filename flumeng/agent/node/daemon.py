@@ -33,6 +33,7 @@ from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
     FlumengError,
+    ForbiddenError,
     UnavailableError,
     UserError,
 )
@@ -65,11 +66,11 @@ CLAIM_SECONDS = 3.0
 """Seconds that a start waits for ZooKeeper to confirm the claim."""
 NAMES = 5
 STUCK_SECONDS = 60.0
-"""A pass of the main loop this long hangs: calls to ZooKeeper have far lower limits."""
+"""A longer pass of the main loop counts as hung: calls to ZooKeeper have far lower limits."""
 
 
 class Node:
-    """A node's main loop. ``stop`` and ``hear`` are thread-safe. ``signers``: from the policy."""
+    """A node's main loop. ``stop``, ``hear`` are thread-safe. ``signers``: keys that sign texts."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Node:
 
     def run(self) -> None:
         """Run until ``stop``, then until every child has ended. No child starts before the claim on
-        the name is confirmed, unless ZooKeeper is away."""
+        the name is confirmed, or ``CLAIM_SECONDS`` have passed with no other holder."""
         began = self._clock()
         self.health.turned()
         while not (self._registered or self._stopping):
@@ -199,14 +200,14 @@ class Node:
             log.warning("cannot mark the data directory, copies may be taken for it: %s", error)
 
     def _settle_past(self) -> None:
-        """Remove the mark of a restored directory once no local journal can lack events."""
+        """Replace the copied mark of a restored directory once no local journal can lack events."""
         if self._past.restored and self._machine.has_settled_past:
             self._past = replace(self._past, restored=False)
             self._mark_running()
             self._act(self._machine.handle(self._past))
 
     def turn(self) -> None:
-        """Handle all pending events and publish the result."""
+        """Wait for an event or a tick, handle all pending events and publish the result."""
         self._handle(self._next_event())
         for _ in range(self._events.qsize()):
             self._handle(self._next_event())
@@ -321,7 +322,7 @@ class Node:
         self._say(trouble or f"this node is registered as {self._settings.name}")
 
     def _attempt_all(self) -> None:
-        """Do the work that is due. Nothing is written before the name is confirmed."""
+        """Do the work that is due. Only ``_refresh`` writes before the name is confirmed."""
         looks = self._clock() >= self._look_at or self._session != self._store.session
         if looks:
             self._attempt("report its state", self._refresh)
@@ -339,7 +340,8 @@ class Node:
             self._attempt("read delivered offsets", self._ask_for_deliveries)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Do ``work`` and record a failure: a bad record or refused write stops no other work."""
+        """Do ``work`` and record a failure, such as a refusal. Raises UnavailableError without an
+        answer and, if fatal, UserError."""
         trouble = ""
         try:
             work()
@@ -349,7 +351,7 @@ class Node:
             trouble = f"cannot {what} now, retrying: {conflict}"
         except HeldError as error:
             trouble = self._wait_for_holder(error)
-        except (CorruptError, UserError) as error:
+        except (CorruptError, ForbiddenError, UserError) as error:
             if isinstance(error, SupplantedError if self._registered else UserError):
                 raise
             trouble = f"cannot {what}: {error}"

@@ -72,7 +72,7 @@ class KnownNames:
     def after(
         self, generation: int, present: Collection[str], local: Collection[str]
     ) -> KnownNames:
-        """Return the names with those ``present`` in this tree added, limited to ``local`` ones."""
+        """Return the ``local`` names that are ``present``, or known of this ``generation``."""
         before = self.names if generation == self.generation else frozenset()
         return KnownNames(generation, (before | frozenset(present)) & frozenset(local))
 
@@ -185,7 +185,7 @@ class DataDirectory:
         self.problems.pop(ASSIGNMENT, None)
 
     def kept(self) -> Assigned | None:
-        """Return the stored assignment; None when there is none or it is damaged."""
+        """Return the stored assignment; None when there is none or it is damaged or unreadable."""
         return self._load(ASSIGNMENT, _parse_assignment)
 
     def keep_known(self, file: str, names: KnownNames) -> None:
@@ -198,7 +198,7 @@ class DataDirectory:
         return self._load(file, partial(_parse_names, Path(file).stem)) or KnownNames()
 
     def _load(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """Parse a file; None when absent or damaged. A damaged one is renamed and reported."""
+        """Parse a file; None when absent, unreadable or damaged. A damaged one is renamed."""
         file = self.path / name
         try:
             return parse(json.loads(file.read_text()))
@@ -255,7 +255,7 @@ class RunMark:
         return f"{os.fstat(self._lock).st_ino} born {born}"
 
     def _by_change_time(self) -> str:
-        """Return the mark that older versions wrote."""
+        """Return the mark that older versions wrote, and that serves without birth times."""
         status = os.fstat(self._lock)
         return f"{status.st_ino} {int(status.st_ctime)}"  # some file systems keep whole seconds
 

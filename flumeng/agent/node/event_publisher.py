@@ -1,5 +1,5 @@
 """Writes the machine's event log into ZooKeeper, where it outlives the node: at most every
-``TELL_SECONDS``, without the oldest entries if the znode is full."""
+``TELL_SECONDS``, the last ``LINES`` entries, or fewer if the znode is full."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EventPublisher:
         self._next = 0.0
 
     def tell(self, steps: Iterable[Step], *, at_once: bool = False) -> None:
-        """Write new entries when due. After a failed write, the next call writes them."""
+        """Write new entries when due or ``at_once``; a later call repeats a failed write."""
         fresh = [step for step in steps if step.number > self._published]
         if not fresh or (self._clock() < self._next and not at_once):
             return

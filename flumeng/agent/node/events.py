@@ -114,7 +114,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill a child that hangs or did not stop in time."""
+    """Kill a child that hangs, has outdated settings or did not stop in time."""
 
     child: str
     why: str

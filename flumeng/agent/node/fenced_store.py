@@ -23,9 +23,9 @@ R = TypeVar("R", bound=Record)
 
 
 class FencedStore:
-    """Writes to ZooKeeper while ``/nodes/N`` is unchanged. Raises ConflictError after a change or a
-    lost race, UnavailableError while ZooKeeper is away. ``problems``: why a path cannot be read.
-    ``on_progress`` is called after each write, since a node may make very many at once."""
+    """Writes to ZooKeeper if ``fence`` holds: that ``/nodes/N`` is unchanged. Raises ConflictError
+    if not or after a lost race, UnavailableError without ZooKeeper. ``problems``: why a path cannot
+    be read. ``on_progress`` is called after each ``write``, since a node may make very many."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -39,7 +39,7 @@ Records = Mapping[str, Versioned[Journal]]
 
 RECORD_SECONDS = 60.0
 ABANDONED_SECONDS = 600.0
-"""A journal whose record is unreadable for so long has no replica on this node."""
+"""A replica is unwanted when its journal's record has been hidden from this node for so long."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class JournalRegistry:
                 self._enter(name, journal, record)
 
     def _record(self, journal: Mapping[str, Any], recorded: Journal | None) -> Journal | None:
-        """Return the record to write. Only the primary changes a replicated journal's record."""
+        """Return the record to write, if any. Only the primary changes a replicated journal's."""
         ended = {"closed": journal["closed"], "end": journal["end"]}
         if "replica" in journal and (recorded is not None or journal["closed"]):
             ends = journal["leads"] and journal["closed"]
@@ -243,7 +243,7 @@ class JournalRegistry:
         }
 
     def deregister(self, journals: Iterable[str]) -> None:
-        """Remove records of removed journals; in a secured cluster, mark them for the masters."""
+        """Remove records of removed journals; mark those that only others may remove."""
         registered = self._journals()
         for name in journals:
             record = registered[name]
@@ -383,9 +383,9 @@ class JournalRegistry:
         )
 
     def hand_over(self, name: str, record: Versioned[Journal], own: str) -> bool:
-        """Make another in-sync replica the primary of a journal whose local replica is unusable.
-        Returns False when there is none. ``own``: the local replica, if an operator chose this
-        node. Raises ConflictError, UnavailableError."""
+        """Make another in-sync replica the primary of a journal whose local replica is unusable, or
+        ``own``, the usable local one, if an operator chose this node. Returns False when no other
+        one is live. Raises ConflictError, UnavailableError."""
         path, membership = paths.journal(name), Membership.of(record.value)
         self._polls.soon([name])
         if membership.primary == f"{self._me}/" and own:
@@ -422,7 +422,7 @@ class JournalRegistry:
         records: Mapping[str, Versioned[Journal] | Unreadable | None],
         assigned: Mapping[str, int],
     ) -> set[str]:
-        """Return the journals without a local replica; a secured cluster hides their records."""
+        """Return the journals whose records have been hidden for ``ABANDONED_SECONDS``."""
         now = self._clock()
         self._hidden_since = {
             name: self._hidden_since.get(name, now)

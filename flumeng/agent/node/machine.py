@@ -12,7 +12,8 @@ store.
    child is configured: an empty one would close every journal.
 5. An ingest worker gets the acks of its own journals, and all ingest tasks: a task runs when it
    runs in each worker.
-6. A child that is silent for longer than its limit is killed. Pauses of this process do not count.
+6. A child that is silent, or stops, for longer than its limit is killed. Pauses of this process do
+   not count.
 7. A flow that crashes the collector repeatedly is set aside: see ``CrashSuspects``.
 8. A collector whose Spark settings change drains and is restarted.
 9. Stopping: ingest accepts nothing more, the collector drains, then serving of journals ends.
@@ -221,7 +222,7 @@ class Machine:
 
     @property
     def replicas(self) -> Mapping[str, str]:
-        """The ids of local replicas of other nodes' journals; "" for an unusable replica."""
+        """The ids of local replicas of other nodes' journals, by journal."""
         return {name: id_ for child in self._ingest for name, id_ in child.replicas.items()}
 
     @property
@@ -416,10 +417,11 @@ class Machine:
         return []
 
     def _watch(self, child: Child, _detail: object) -> list[Instruction]:
-        """Kill a hung child; otherwise send a collector its suspects when these change."""
-        if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
-            return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
-        return self._kill_if_hung(child, None)
+        """Kill a hung child; send a collector its suspects when these change."""
+        killed = self._kill_if_hung(child, None)
+        if killed or child.role != COLLECT or child.suspects == self._suspects.at(self._clock()):
+            return killed
+        return self._on_wanted_running(child, None)
 
     def _kill_if_hung(self, child: Child, _detail: object) -> list[Instruction]:
         why = child.hang(self._clock(), self._limits)

@@ -26,8 +26,8 @@ LAST_WORDS_SECONDS = 1.0
 
 class ChildProcess:
     """A child process. ``hear`` gets each message and finally one Ended, in order, in other
-    threads. It has its own session, so that Ctrl-C does not end it; after its end or kill all
-    processes of that session are killed. It stops when the node dies, since its standard input
+    threads. The child has its own session, so that Ctrl-C does not end it; after its end or kill
+    all processes of that session are killed. It stops when the node dies, since its standard input
     ends. Raises OSError or RuntimeError when no process or thread can be started."""
 
     def __init__(

@@ -4,16 +4,16 @@ A child reads standard input and writes standard output; it stops at the end of 
 parent has died. Both descriptors are claimed at start, so that a stray ``print`` goes to standard
 error. Messages are level-triggered: a ``configure`` carries the whole configuration.
 
-From the child: ``ready`` (an ingest worker with the ``address`` of its journals, a collector with
-its ``spark_ui`` and ``address``); ``status`` when it changes, with ``refused`` journals that take
-no events and ``locked`` ones that lack a key; ``awaits``: ``journals`` whose delivery senders wait
-for; ``proposal``: a change of a replicated journal's members at a ``version``; ``alive`` every
+From the child: ``ready`` (with the ``address`` of its server, a collector also with its
+``spark_ui``); ``status`` when it changes, with ``refused`` journals that take no events and
+``locked`` ones that lack a key; ``awaits``: ``journals`` whose delivery senders wait for;
+``proposal``: a change of a replicated journal's members at a ``version``; ``alive`` every
 ``ALIVE_SECONDS`` while it makes progress, with ``held`` while it waits for a slow disk or JVM: the
 same text is the same wait.
 
 From the node: ``past`` (how far readers had ``seen`` local journals) before the first
-``configure``; ``acks`` and ``delivered``; ``replicas`` with all memberships, and the ``texts`` of
-flows with locked journals.
+``configure``; ``acks`` and ``delivered``; ``remove``; ``replicas`` with all memberships, and the
+``texts`` of flows with locked journals; ``quiesce`` (accept no events) and ``stop``.
 """
 
 from __future__ import annotations

@@ -131,9 +131,9 @@ class Registration:
         """Ensure that ``/nodes/N`` exists and has this node's claim. Zone, labels and capacity are
         those of the first start until an operator changes them.
 
-        Raises UserError when a host with another identity has the name (SupplantedError when this
-        process had it before), CorruptError when the record is unreadable. Nothing may be written
-        after that: the znode of another host can have the version that this node's had.
+        Raises HeldError while another process of the name is live, CorruptError for an unreadable
+        record, UserError when another host has the name; SupplantedError if this process had it, or
+        the directory is a copy. Then write nothing: the other's znode can have the same version.
         """
         self._status = self._live = None
         path = paths.node(self._me.name)
@@ -180,7 +180,7 @@ class Registration:
             ) from error
 
     def _write_claim(self, path: ZPath[Node], node: Node, expect: Expected, claimed: Claim) -> None:
-        """Write a claim to disk, then ZooKeeper. On a full disk the stored claim is used again."""
+        """Write a claim to disk, then ZooKeeper. If the disk fails, the stored one is used."""
         claim = self._own
         if claim is None or claim != claimed:
             self._require_no_other_live()
@@ -208,7 +208,7 @@ class Registration:
     def announce(
         self, addresses: tuple[str, ...], discovery: str = "", collector: str = ""
     ) -> None:
-        """Write the ephemeral znode of this session, replacing one of an earlier session."""
+        """Write the ephemeral znode of this session. Raises HeldError if an older one must stay."""
         old, session = self._live, self._store.session
         proof = self._proofs.of(session)
         published = (old.addresses, old.discovery, old.collector, old.signature) if old else ()

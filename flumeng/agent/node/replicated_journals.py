@@ -81,8 +81,8 @@ class ReplicatedJournals:
                 log.info("the replicas of journal %s are not changed now: %s", journal, conflict)
 
     def scan(self, assigned: Mapping[str, int], tell: Callable[[Message], None]) -> Scan | None:
-        """Send workers the memberships and unwanted replicas; None when there are no local
-        journals. ``assigned``: record versions from the assignment. Raises UnavailableError."""
+        """Send workers the memberships and unwanted replicas; None without replicated journals.
+        ``assigned``: record versions from the assignment. Raises UnavailableError."""
         self._at = self._clock() + LOOK_SECONDS
         local, replicas = self._machine.journals or {}, self._machine.replicas
         own = {name: journal["replica"] for name, journal in local.items() if "replica" in journal}
@@ -120,8 +120,8 @@ class ReplicatedJournals:
         return {n: replica for n, replica in ids.items() if not local.get(n, {}).get("damaged")}
 
     def _collected(self, scan: Scan, assigned: Collection[str]) -> tuple[str, ...]:
-        """Return the local replicas whose records were seen and then removed. A replica may be made
-        after its record was last seen."""
+        """Return the replicas whose records were seen in this tree and are now absent. Assigned
+        journals count as local: a replica may be made after its record was last seen."""
         local = {*self._machine.replicas, *assigned}
         present = {*self._machine.replicas, *scan.message["journals"]}.difference(scan.absent)
         collected = self._remember(present, local).deleted(scan.absent)

@@ -41,7 +41,7 @@ ATTEMPTS = 5
 
 
 def require_readable(store: Store, flow: str) -> Versioned[Flow]:
-    """Return the record of a flow. Raises UserError when it is missing or has no journals."""
+    """Return a flow's record. Raises UserError when it is missing, deleted or has no journals."""
     record = require_flow(store, flow)
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")

@@ -124,7 +124,7 @@ class Planning:
         return Ends(positions, silent)
 
     def begin(self) -> dict[str, int]:
-        """Return a new reader's start; journals that do not answer begin at their floors later."""
+        """Return a new reader's start; with earliest, silent journals get their floors later."""
         ends = self.read_ends()
         if self._options.start_from == "earliest":
             return ordered(ends.floors)
@@ -136,8 +136,8 @@ class Planning:
     def partitions(
         self, start: Mapping[str, int], end: Mapping[str, int], *, replayed: bool = False
     ) -> list[InputPartition]:
-        """Return Spark's partitions of the events from ``start`` to ``end``. A journal missing in
-        ``start`` begins at its floor. Raises DataLossError when events are gone, unless allowed."""
+        """Return Spark's partitions from ``start`` (default: a journal's floor) to ``end``. Raises
+        UnavailableError for silent journals, DataLossError for gone events unless allowed."""
         names = [name for name in end if start.get(name, 0) < end[name]]
         addresses = self._journals.addresses(names)
         positions = self._journals.positions(addresses)

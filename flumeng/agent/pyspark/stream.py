@@ -84,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._away = RateLimitedLog(log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's
-        """Return the start of the stream. It is the same until the first batch is committed."""
+        """Return the start of the stream, which stays the same in this process."""
         held = self._open()
         self._resumed = held.cursor is not None and held.cursor.existed
         begun = self._begin(held)
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Move the cursor to ``end``. Raises ConflictError when another reader has taken it."""
+        """Move any cursor to ``end``. Raises ConflictError when another reader has taken it."""
         held = self._open()
         if held.cursor is None:
             return

@@ -117,8 +117,8 @@ class Daemon:
 
 @dataclass
 class Standalone:
-    """A cluster on one host, with all its data in ``data``. With an identity the cluster is secured
-    from the start: this needs certificates of all processes and of an administrator."""
+    """A cluster on one host, with all its data in ``data``. With an administrator's certificate the
+    cluster is secured from the start: this needs certificates of all processes too."""
 
     data: Path
     zk_port: int

@@ -67,7 +67,7 @@ class ZooKeeperSupervisor:
                 log.warning("the ZooKeeper server cannot be started: %s", error)
 
     def start(self) -> None:
-        """Start the server. Raises UserError as ``server_command``."""
+        """Start the server. Raises UserError as ``server_command``, OSError."""
         command = server_command(
             self._data,
             self.port,

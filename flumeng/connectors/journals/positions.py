@@ -17,6 +17,7 @@ from flumeng.journal.serving import watch_client
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform import fail_fast
 from flumeng.platform.errors import CorruptError, UnavailableError
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +47,14 @@ def backoff_seconds(failures: int) -> float:
 @dataclass(eq=False)
 class _Server:
     """The watch of one server. ``answered``: the watch has answered. ``again``: replace the watch
-    although ``names`` are the same. ``level``: the highest logged since its last answer."""
+    although ``names`` are the same."""
 
     address: str
     names: frozenset[str]
     answered: bool = False
     again: bool = False
     failures: int = 0
-    level: int = logging.NOTSET
+    trouble: TroubleLog = field(default_factory=lambda: TroubleLog(log), repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
@@ -205,9 +206,8 @@ class PositionWatcher(WatchedEnds[Reach]):
         return False
 
     def _on_answer(self, server: _Server, number: int, answer: WatchAnswer) -> None:
-        if server.failures:
-            log.info("journal server %s answers again", server.address)
-        server.answered, server.failures, server.level = True, 0, logging.NOTSET
+        server.trouble.end("journal server %s answers again", server.address)
+        server.answered, server.failures = True, 0
         self._missing -= answer.positions.keys()
         self._missing.update(answer.not_served)
         self._lose(answer.not_served)
@@ -235,8 +235,6 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._learn(dict.fromkeys(server.names, trouble), next(self._requests))
 
     def _fail(self, server: _Server, level: int, why: str, cause: Exception | None = None) -> None:
-        if level > server.level:
-            text = "journals of server %s are not read, it is asked again: %s"
-            log.log(level, text, server.address, why, exc_info=cause)
-            server.level = level
+        text = "journals of server %s are not read, it is asked again: %s"
+        server.trouble.log(level, text, server.address, why, cause=cause, kind=level)
         server.failures += 1

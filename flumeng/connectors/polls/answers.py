@@ -27,6 +27,7 @@ from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform import secrets
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.platform.file_store import below, open_store
+from flumeng.platform.memory import require_memory
 from flumeng.platform.options.patterns import SECRET, split_query
 from flumeng.platform.remote_store import Resolve
 from flumeng.platform.scrubbing import Secret
@@ -205,6 +206,7 @@ class AnswerFiles:
             is_store = isinstance(error, OSError) and (error.errno or "AWS Error" in str(error))
             if is_store:
                 raise
+            require_memory(error)
             raise CorruptError(f"{self._name}/{name} is damaged: {error}") from error
 
 

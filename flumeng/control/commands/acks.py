@@ -1,4 +1,4 @@
-"""Advances, resets and deletes acks. A reset raises the epoch of the flow's plan in the same
+"""Advances, resets and deletes acks. A reset raises the epoch of the flow's plan in its first
 transaction, so that an owner with an older epoch is fenced at its next write."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _Move:
 
 
 def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
-    """Return the flow's record. Raises ``ConflictError`` unless suspended or stopped."""
+    """Return the flow's record. Raises UserError, ``ConflictError`` unless suspended or stopped."""
     current = require_flow(store, flow)
     refuse_deleted(flow, current.value, "its acks are removed with it")
     if current.value.state not in RESTING:
@@ -165,7 +165,8 @@ def still_collected(store: Store, flow: str) -> list[str]:
 
 
 def resets(store: Store, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
-    """Return the changes that ``reset_acks`` would make; raises the same errors."""
+    """Return the changes that ``reset_acks`` would make, also while the flow is still collected.
+    Raises its other errors."""
     refuse_decided(store, ((flow, name) for name in offsets))
     return tuple(move.reset for move in _moves(store, flow, offsets))
 
@@ -240,7 +241,8 @@ def _on_nodes(store: Store, flow: str) -> Iterator[str]:
 
 
 def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
-    """Return the needed changes of acks, without partitions already at the given offset."""
+    """Return the needed changes of acks; one at its offset changes only if it has ``joined`` lines
+    or a ``leader_epoch`` to clear."""
     names = sorted(offsets)
     registered = partitions.registered(store, flow, names)
     for name in names:
@@ -269,7 +271,8 @@ def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) ->
 
 
 def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
-    """Delete a reader's cursor. Raises ``UserError`` for any other, ``ConflictError`` if in use."""
+    """Delete an external reader's cursor. Raises ``UserError`` for any other, ``ConflictError`` if
+    it is changed meanwhile."""
     store = operator.store
     require_flow(store, flow)
     cursors = [name for name in store.children(paths.acks(flow)) if name != CURSOR_MAIN]

@@ -49,7 +49,7 @@ class CurrentTexts:
         self.revisions: dict[str, records.Revision] = {}
 
     def read(self, flows: Iterable[str]) -> None:
-        """Read the flows, then their texts, which never change. Deleted flows have no text."""
+        """Read the flows, then their revisions, which never change. Deleted flows have none."""
         missing = [flow for flow in dict.fromkeys(flows) if flow not in self.flows]
         records_by_flow = found_by_name(self._store, paths.flow, missing)
         self.flows |= records_by_flow
@@ -77,7 +77,8 @@ class CurrentTexts:
         return upstream or flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
-        """Return the other flows that read the same journals: these may be in their chains."""
+        """Return the other flows that read from ``flows``, or from the same origins: ``flows`` may
+        be in their chains."""
         names_given = set(flows)
         self.read(sorted(names_given))
         there = set(self._store.children(paths.flows()))
@@ -211,8 +212,8 @@ def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
 def subscribe(
     store: ReadableStore, texts: Mapping[str, str], before: Mapping[str, str | None]
 ) -> tuple[dict[str, list[Write]], dict[str, str]]:
-    """Return the writes that create each flow's cursor, and the reason of each refused flow.
-    ``texts``: after the apply; ``before``: the current ones."""
+    """Return the writes that create each reading flow's cursor (none for an existing one), and the
+    reason of each refused flow. ``texts``: after the apply; ``before``: the current ones."""
     writes: dict[str, list[Write]] = {}
     refused: dict[str, str] = {}
     taken = {cursor: read for read, cursor in leases.names(store)}

@@ -109,7 +109,7 @@ def _renamed(path: str, document: Any) -> Any:
 
 
 def verify_cluster(store: Store) -> list[Problem]:
-    """Return schema violations and orphaned znodes, with the repair of each."""
+    """Return schema violations, orphaned znodes and wrong access lists, each with its repair."""
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
     loose = [mismatch.problem for mismatch in acl_mismatches(store, ["/", *dump])]
@@ -127,7 +127,8 @@ def access_problems(store: Store) -> list[Problem]:
 
 
 def repair_cluster(operator: Operator, approved: Sequence[Repair]) -> list[Repair]:
-    """Apply and return the ``approved`` repairs still needed, except to changed znodes."""
+    """Apply and return the ``approved`` repairs that are still needed as they are. Raises
+    ``ConflictError`` for a znode that changes meanwhile."""
     store = operator.store
     before = store.dump()
     versions = _versions(store, {str(c.path) for r in approved for c in r.changes}, before)
@@ -195,7 +196,7 @@ def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
 
 
 def pending_migrations(store: Store) -> list[Migration]:
-    """Return, in order, the migrations to this version. Raises ``UserError`` without a path."""
+    """Return the migrations to ``table.VERSION`` in order. Raises ``UserError`` for no path."""
     try:
         return migrations.path_to(_schema(store).value.version, table.VERSION)
     except LookupError as error:
@@ -203,8 +204,8 @@ def pending_migrations(store: Store) -> list[Migration]:
 
 
 def migrate_cluster(operator: Operator, migration: Migration) -> int:
-    """Migrate the tree by one version; return the number of written znodes. Idempotent. Raises
-    ``CorruptError``, and ``ConflictError`` while a process of an older version is live."""
+    """Migrate the tree by one version; return the number of writes. Repeatable if interrupted.
+    Raises CorruptError, ``ConflictError`` for another version or a live process of an older one."""
     store = operator.store
     target = migration.before + 1
     older = [str(process) for process in live_processes(store) if process.schema < target]
@@ -283,7 +284,7 @@ class AnyRecord(Record):
 
 
 def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
-    """Return the documents of all persistent znodes, None for folders. Raises ``CorruptError``."""
+    """Return all documents but ephemeral ones, None for folders. Raises ``CorruptError``."""
     by_path = {}
     for path, data in dump.items():
         row = table.find(path)

@@ -99,8 +99,7 @@ class Written:
 
 
 def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
-    """Return whether a backfill reads objects. Raises ``UserError`` for ``paths`` when the flow
-    reads no objects."""
+    """Return whether a backfill reads objects. Raises UserError for ``paths`` without objects."""
     spec = parse_flow(_effective(store, flow))
     objects = bool(bounded_by(spec, TimeBounds))
     if paths and not objects:
@@ -139,7 +138,7 @@ def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tupl
 
 @dataclass(frozen=True)
 class DeadLettersOf:
-    """A flow with dead letters in ``files``. ``current``: each replay flow's list."""
+    """A flow with dead letters in ``files``. ``current``: the list that each replay flow reads."""
 
     flow: str
     record: Versioned[records.Flow]
@@ -149,8 +148,8 @@ class DeadLettersOf:
 
 
 def dead_letters_of(store: ReadableStore, flow: str) -> DeadLettersOf:
-    """Return the flow's dead letters. Raises ``UserError`` for unreadable ones, and for derived
-    flows and isolated parts."""
+    """Return the flow's dead letters. Raises ``UserError`` for none or unreadable ones, and for
+    derived flows and isolated parts."""
     record = require_flow(store, flow)
     if is_part(flow):
         raise UserError(

@@ -49,7 +49,7 @@ def apply_flows(
     """Make each valid text the current revision of its flow; a new flow starts to run. Isolated
     parts and readers ``after: filters`` change with their flow. ``expect_revision`` must be current
     (0: no such flow). A deleted flow's name is free once its last journal is removed. Yields the
-    applied flows of each of few transactions. Raises ``RefusedError`` before any write."""
+    unchanged flows, then those of each transaction. Raises ``RefusedError`` before any write."""
     store = operator.store
     schema = tree.require_versioned(store)
     revisions = next_revisions(store, texts, expect_revision)
@@ -163,7 +163,7 @@ def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Ite
 
 
 def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[StateOutcome]:
-    """Set the state of all these flows in one transaction. Raises as ``set_flow_state``."""
+    """Set all states in one transaction. Raises ``ConflictError`` for a missing or deleted flow."""
     store = operator.store
     currents = found_by_name(store, paths.flow, flows)
     there: dict[str, Versioned[records.Flow]] = {}
@@ -189,8 +189,8 @@ def delete_flow(
     operator: Operator, flow: str, *, discard: bool = False, expect_revision: int | None = None
 ) -> bool:
     """Delete the flow and its isolated parts; masters drain it first unless ``discard``. Returns
-    whether anything changed. Raises ``UserError`` for an isolated part, ``ConflictError`` for a
-    flow that others read. Its chokes are removed at once, its history stays in ``/tombstones``."""
+    whether anything changed. Raises ``UserError`` for a part of an existing flow, ``ConflictError``
+    for a flow that others read. Removes chokes at once, keeps the history in ``/tombstones``."""
     store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
@@ -216,8 +216,8 @@ def delete_flow(
 
 
 def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
-    """Make tasks deliver at once; return the handoff's number. Raises ``ConflictError`` for a
-    paused or deleted flow."""
+    """Make the flow's tasks deliver at once; return the handoff's number. Raises ``ConflictError``
+    for a paused or deleted flow."""
     current = require_flow(operator.store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, "its accepted events are delivered anyway")

@@ -13,8 +13,8 @@ from zkschema.table import ZPath
 
 @dataclass(frozen=True)
 class LiveProcess:
-    """A node or master with a session. ``schema``: its newest usable version; ``identity``:
-    ``ROLE`` or ``ROLE:NAME`` of its certificate."""
+    """A node or master with a session. ``schema``: the newest schema version that it can use;
+    ``identity``: ``ROLE`` or ``ROLE:NAME`` of its certificate."""
 
     kind: str
     name: str
@@ -27,7 +27,7 @@ class LiveProcess:
 
 
 def live_processes(store: ReadableStore) -> list[LiveProcess]:
-    """Return all live processes; an unreadable one counts as of the oldest version."""
+    """Return all live processes; an unreadable one counts as of schema version 0."""
     masters = [paths.live_master(name) for name in store.children(paths.live_masters())]
     nodes = [paths.live_node(name) for name in store.children(paths.live_nodes())]
     processes = [

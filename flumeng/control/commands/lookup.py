@@ -89,7 +89,7 @@ def kept_revisions(store: ReadableStore, flow: str) -> list[int]:
 def expect_current(
     flow: str, current: Versioned[records.Flow] | None, expected: int | None
 ) -> None:
-    """Raises ``ConflictError`` unless the flow is at this revision; 0: no such flow."""
+    """Raises ``ConflictError`` unless the flow is at this revision; 0: no such flow; None: any."""
     actual = current.value.revision if current else 0
     if expected is not None and expected != actual:
         state = f"is at revision {actual}" if current else "does not exist"

@@ -73,7 +73,8 @@ class Left:
 
 
 def left(store: Store, node: str) -> Left:
-    """Return the tasks planned, assigned or run on the node, and the journals that it keeps."""
+    """Return the tasks planned, assigned or run on the node (drained ones only if run), and the
+    journals and replicas that it keeps."""
     planned = {
         f"{flow}/{name}": task
         for flow, plan in read_plans(store, store.children(paths.flows())).items()
@@ -145,9 +146,12 @@ def decommission_node(operator: Operator, node: str) -> None:
         raise ConflictError(f"node {node} is live: drain it, then stop it")
     remains = left(store, node)
     if remains:
+        unreadable = "; ".join(remains.unreadable)
+        drain = f"drain it first (`flumeng node drain {node}`)"
+        first = f"see `flumeng schema verify` ({unreadable})" if unreadable else drain
         raise ConflictError(
-            f"node {node} still has {remains}: drain it first (`flumeng node drain {node}`), or, "
-            "if its host is gone for good, give up its events with --discard"
+            f"node {node} still has {remains}: {first}, or, if its host is gone for good, give up "
+            "its events with --discard"
         )
     operator.commit(own, f"node decommission {node}")
 
@@ -250,8 +254,8 @@ def data_loss(store: Store, node: str) -> list[DataLoss]:
 
 
 def discard_node(operator: Operator, node: str) -> list[DataLoss]:
-    """Remove the node, its journals and acks; return the lost events. Idempotent. Raises
-    ``ConflictError`` while the node is live."""
+    """Remove the node, its journals and acks; return the lost events. An interrupted call can be
+    repeated. Raises ``ConflictError`` while the node is live."""
     store = operator.store
     current = require_node(store, node)
     if store.exists(paths.live_node(node)):

@@ -77,7 +77,7 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
 
 def promote_unclean(store: Store, name: str, to: str) -> Change:
     """Return the change that makes an out-of-sync replica the primary of a new lineage; events that
-    only in-sync replicas have are lost. Recreates a record that an older import lacks. Raises as
+    only in-sync replicas have are lost. Recreates a missing record. Raises as
     ``promote``, and ``ConflictError`` while a live node has an undamaged in-sync replica."""
     if derived_from_name(name).node and name not in store.children(paths.journals()):
         return _begin_record(store, name, to)
@@ -115,7 +115,7 @@ def _begin_record(store: Store, name: str, node: str) -> Change:
 
 def add_replica(store: Store, name: str, node: str) -> Change | None:
     """Return the change that adds a replica on a node; None when it has one. Raises ``UserError``
-    for an unreplicated journal or an unfit node, ``ConflictError`` for a closed journal."""
+    for an unreplicated one or unfit node, ``ConflictError`` if it is closed or the node is down."""
     journal, version = _require_open(store, name)
     if node in journal.replicas and node not in journal.leaving:
         return None
@@ -130,7 +130,7 @@ def add_replica(store: Store, name: str, node: str) -> Change | None:
 
 def move(store: Store, name: str, source: str, target: str) -> Change:
     """Return the change that adds a replica on ``target`` and drops ``source``'s once enough are in
-    sync. Raises as ``add_replica``, and ``UserError`` if ``source`` is the primary or has none."""
+    sync. Raises as ``add_replica`` and ``drop_replica``, ``UserError`` if ``target`` has one."""
     journal, version = _require_open(store, name)
     _require_dropped(journal, name, source)
     if target in journal.replicas:
@@ -149,7 +149,8 @@ def move(store: Store, name: str, source: str, target: str) -> Change:
 
 
 def drop_replica(store: Store, name: str, node: str) -> Change:
-    """Return the change that drops the replica on a node at once. Raises as ``move``."""
+    """Return the change that drops the replica on a node at once. Raises as ``require_replicated``,
+    and ``UserError`` if the node is the primary or has none."""
     journal, version = require_replicated(store, name)
     _require_dropped(journal, name, node)
     after = replace(

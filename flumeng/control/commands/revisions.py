@@ -39,7 +39,7 @@ from zkschema import bootstrap, paths, records
 KEEP_REVISIONS = 50
 WRITE_CHARACTERS = 1000
 SMALL_SHARE = 4
-"""A text below 1/4 of a transaction certainly fits, and is not measured."""
+"""A change with fewer characters than 1/4 of a transaction's bytes certainly fits: not measured."""
 
 
 class RefusedError(ConflictError):
@@ -70,8 +70,8 @@ class Applied:
 class NextRevision:
     """A flow's next revision; ``number`` is the current one for an unchanged text. ``runs``: the
     composed text that tasks run instead of ``text``; ``origin``: the last flow of the ``chain``.
-    ``outdated``: revisions to remove. ``cursors``: writes that create its cursor at another flow.
-    ``leaving``: isolated parts that it loses."""
+    ``outdated``: revisions to remove. ``cursors``: writes that create its cursor at another flow,
+    or begin this part. ``leaving``, ``left``: isolated parts that it loses."""
 
     flow: str
     text: str
@@ -111,7 +111,7 @@ def next_revisions(
     store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
 ) -> list[NextRevision]:
     """Return the next revision of each flow, its isolated parts and the flows composed with it;
-    flows that others read come first. Raises ``RefusedError`` with all reasons."""
+    flows that read no other first. Raises ``RefusedError`` for all that fail the same check."""
     _refuse({flow: why for flow in texts if (why := why_not_applied(flow))}, UnfitError)
     composed = chains.compose(store, texts)
     _refuse(composed.refused)

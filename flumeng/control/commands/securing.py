@@ -153,7 +153,8 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
 
 
 def set_access(store: Store) -> int:
-    """Set every access list once; return how many changed. Only administrators may change lists."""
+    """Correct every access list; return how many changed. Raises ``ForbiddenError`` without an
+    administrator's rights, ``ConflictError`` while processes create wrong ones."""
     assert isinstance(store, AccessStore)
     count, seen = 0, set[str]()
     for _ in range(PASSES):

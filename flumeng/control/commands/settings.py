@@ -22,7 +22,7 @@ SPARK = "spark."
 
 @dataclass(frozen=True)
 class NumberSetting:
-    """A number. ``get``: None if unset; ``unset`` restores the default. ``whole``: integers."""
+    """A number. ``get`` gives the default if unset; ``unset`` restores it. ``whole``: integers."""
 
     key: str
     doc: str
@@ -286,7 +286,7 @@ def _read(store: Store) -> Versioned[Cluster]:
 
 
 def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
-    """Return the rate limits of a flow by node, with None for all nodes."""
+    """Return a flow's rate limits (bytes per second of a node) by node, None for all others."""
     require_flow(store, flow)
     all_chokes = _read(store).value.chokes.items()
     named = [(*key.partition("@"), rate) for key, rate in all_chokes]
@@ -294,8 +294,8 @@ def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
 
 
 def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:
-    """Set or remove (None) a flow's rate limit on ``node`` (takes precedence) or on all; return
-    whether it changed. Raises ``UserError`` for an unknown flow or node and a rate not above 0."""
+    """Set a flow's rate limit, bytes per second or None, on ``node`` (takes precedence) or on each;
+    return whether it changed. Raises ``UserError`` for an unknown name and a rate not above 0."""
     store = operator.store
     current = require_flow(store, flow)
     refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")

@@ -22,7 +22,7 @@ from zkschema.records import COLLECT, INGEST, PlannedTask
 
 @dataclass(frozen=True)
 class TaskChange:
-    """A task after the change, and the plan's highest ``epoch``."""
+    """A task and the plan's ``epoch`` after the change."""
 
     flow: str
     task: str
@@ -59,7 +59,7 @@ def restart_task(operator: Operator, key: str) -> TaskChange:
 
 
 def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
-    """Move ``flow/task`` once its owner releases it. Returns None and raises as ``moved``."""
+    """Move a task as ``moved``, once its owner releases it; raises ConflictError in maintenance."""
     store = operator.store
     require_node(store, node)
     snapshot = plannable_snapshot(store)
@@ -146,7 +146,7 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
 
 
 def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) -> str:
-    """Return why the task exceeds the node's capacity; empty when it fits."""
+    """Return why the task exceeds the node's capacity or the flow's ``per_node``; else empty."""
     if task.kind != COLLECT:
         return ""
     view = snapshot.nodes[node]

@@ -39,7 +39,7 @@ def tombstone_writes(operator: Operator, flow: str, keep: int = KEEP_TOMBSTONES)
 
 
 def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[str]:
-    """Return the absent flows that were deleted in this tree, not before an import."""
+    """Return those of the absent ``flows`` that were deleted in this tree, not before an import."""
     schema = tree.require_versioned(store)
     if not schema.value.generation:
         return set(flows)

@@ -46,7 +46,7 @@ class DecidedBatch:
 
 
 def decided_batches(store: ReadableStore, flow: str | None = None) -> list[DecidedBatch]:
-    """Return the decided, unfinished batches of a flow (None: of all flows)."""
+    """Return the decided, unfinished and the unreadable batches of a flow (None: of all flows)."""
     if flow is not None:
         require_flow(store, flow)
     flows = store.children(paths.all_intents()) if flow is None else [flow]
@@ -60,7 +60,7 @@ def decided_batches(store: ReadableStore, flow: str | None = None) -> list[Decid
 
 
 def refuse_decided(store: ReadableStore, partitions: Iterable[tuple[str, str]]) -> None:
-    """Raises ``ConflictError`` for a (flow, partition) in a decided batch: it needs its acks."""
+    """Raises ``ConflictError`` for a (flow, partition) in a decided batch, which needs its ack."""
     pairs = set(partitions)
     for flow in sorted({flow for flow, _ in pairs}):
         for batch in decided_batches(store, flow):
@@ -140,8 +140,8 @@ def _with_problems(store: ReadableStore, batches: list[DecidedBatch]) -> list[De
 
 @dataclass(frozen=True)
 class UnfinishedCommit:
-    """A commit of staged files. ``files``: (staged, final) pairs; ``staging``: directories.
-    ``problem``: a read error."""
+    """A commit of staged files: ``files`` are pairs (staged, final), ``problem`` is a read error,
+    ``staging`` are directories."""
 
     flow: str
     name: str
@@ -172,7 +172,8 @@ def unfinished_commits(store: Store, flow: str | None = None) -> list[Unfinished
 
 
 def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Whereabouts:
-    """Return the staged and the missing files. ``exists``: whether this host sees a file."""
+    """Return the files not in place: staged paths, and final paths of those that are missing.
+    ``exists``: whether this host sees a file."""
     away = [(source, target) for source, target in commit.files if not exists(target)]
     staged = {source for source, _ in away if exists(source)}
     return Whereabouts(
@@ -184,7 +185,7 @@ def require_lost(
     store: Store, flow: str, name: str, exists: Callable[[str], bool]
 ) -> tuple[Whereabouts, Version]:
     """Return the files that no collector can commit, and the version. Raises ``UserError`` for an
-    unknown commit; ``ConflictError`` if none is missing, one is staged, or storage is invisible."""
+    unknown commit, ``ConflictError`` if a collector can finish it or storage is invisible."""
     commits = {commit.name: commit for commit in unfinished_commits(store, flow)}
     (record,) = store.read_each([paths.commit(flow, name)]) if name in commits else (None,)
     if record is None:

@@ -1,5 +1,5 @@
 """The master's loop: one tick reads, plans, applies and reports. Other masters take over the flows
-that a master reports as troubles in ``/live/masters/M``, or all flows of its share."""
+that a master reports as troubles in ``/live/masters/M``, or its whole share without ``plans``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Store, possible, tree
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
-from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import (
+    ConflictError,
+    FlumengError,
+    ForbiddenError,
+    UnavailableError,
+    UserError,
+)
 from flumeng.platform.security import process
 from flumeng.platform.security.expiry import Expiry, utc_now
 from flumeng.platform.watchdog import Watchdog
@@ -50,7 +56,7 @@ CONFLICTS = 5
 TRIM_SECONDS = 60.0
 UPDATE_SECONDS = 5.0
 RENEW_SECONDS = 10.0
-"""A planning master rewrites its live record this often, a changed one after ``UPDATE_SECONDS``."""
+"""A planning master rewrites its live record this often, sooner (``UPDATE_SECONDS``) if changed."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
 SILENT = "is connected but plans nothing: its loop hangs; other masters plan its flows"
@@ -58,7 +64,7 @@ SILENT = "is connected but plans nothing: its loop hangs; other masters plan its
 
 class Master:
     """A master. ``stop`` may be called from any thread. ``clock``: monotonic; ``wall``: since the
-    epoch. ``troubles``: the failure by ``flow F``, ``node N`` or ``cluster``."""
+    epoch. ``troubles``: failures by subject, such as ``flow F``, ``node N`` or ``cluster``."""
 
     def __init__(
         self,
@@ -87,6 +93,7 @@ class Master:
         self._written_at = float("-inf")
         self._write_at = float("inf")
         self._trimmed_at = float("-inf")
+        self._untrimmed: dict[str, str] = {}
         self._failures = Failures(clock)
         self._away_until = float("-inf")
         self._given_up = ""
@@ -120,8 +127,8 @@ class Master:
         return min(self._reader.next_read_seconds, until_write)
 
     def tick(self) -> str:
-        """Run one tick; return its summary. Never raises: after failures a master leaves its share
-        to the others and tries again."""
+        """Run one tick; return its summary. Never raises: after repeated failures a master leaves
+        its share to the others for ``AWAY_SECONDS``, and tries on."""
         try:
             return self.attempt()
         except Exception as error:  # no input may end a master
@@ -140,7 +147,7 @@ class Master:
             if self._proofs.learn(self._store, schema):
                 self._reader.invalidate()
         except UnavailableError as error:
-            return self._fail(f"waiting for ZooKeeper: {error}")
+            return self._unavailable(error)
         except FlumengError as error:
             self._leave()
             return self.measures.ticked("failed", f"cannot plan: {error}")
@@ -149,17 +156,26 @@ class Master:
             sentence = self._turn()
             self._failures.add(failed=False)
             self._renew()
-            self._trim_audit()
         except UnavailableError as error:
-            return self._fail(f"waiting for ZooKeeper: {error}")
+            return self._unavailable(error)
+        self._trim_audit()
         return sentence
 
+    def _unavailable(self, error: UnavailableError) -> str:
+        if isinstance(error, ForbiddenError):
+            return self._fail(f"cannot plan: {error}", "failed")
+        return self._fail(f"waiting for ZooKeeper: {error}")
+
     def _trim_audit(self) -> None:
-        """Trim the audit from time to time: in a secured cluster only masters may."""
+        """Trim the audit from time to time: in a secured cluster only masters may. A failure is a
+        trouble until the next attempt."""
         now = self._clock()
         if now - self._trimmed_at >= TRIM_SECONDS:
-            trim_audit(self._store)
-            self._trimmed_at = now
+            self._trimmed_at, self._untrimmed = now, {}
+            try:
+                trim_audit(self._store)
+            except UnavailableError as error:
+                self._untrimmed = {"audit": f"cannot remove old entries: {error}"}
 
     def _turn(self) -> str:
         snapshot = self._reader.snapshot()
@@ -186,6 +202,7 @@ class Master:
             **{f"master {name}": SILENT for name in sorted(snapshot.silent_masters)},
             **wrong_access,
             **self._expiry.problems(),
+            **self._untrimmed,
             **self._share_trouble,
         }
         self.measures.troubles = len(self.troubles)
@@ -203,7 +220,8 @@ class Master:
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(reasons))
 
     def _retry_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
-        """Plan again at once after a conflict; stop planning a repeatedly refused flow."""
+        """Plan again at once after a refused flow or a conflict. Withhold a flow refused with a
+        UserError, or ``CONFLICTS`` times in a row."""
         self._conflicts = Counter(
             {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
         )
@@ -247,7 +265,7 @@ class Master:
         return self.measures.ticked(outcome, sentence)
 
     def _enter(self) -> None:
-        """Write the master's live record when it is missing or its share has changed."""
+        """Write the master's live record when it is missing or the master's share has changed."""
         record, written = self._record(), self._written
         me = paths.live_master(self._name)
         there = self._store.exists(me)
@@ -293,7 +311,7 @@ class Master:
             self._write_at = self._written_at + RENEW_SECONDS
 
     def _leave(self) -> None:
-        """Remove the live record: a master of another schema version has no share."""
+        """Remove the live record: a master that cannot use the schema has no share."""
         me = paths.live_master(self._name)
         with contextlib.suppress(FlumengError):
             if self._written is not None and self._store.exists(me):
@@ -315,7 +333,7 @@ class Master:
             self._wakes.get()
 
     def _log(self, sentence: str) -> None:
-        """Log a tick's sentence and the troubles, each end after a minute without the trouble."""
+        """Log a tick's sentence and its troubles, and a trouble's end after a minute without it."""
         now, troubles = self._clock(), dict(self.troubles)
         if self.measures.trouble is not None:
             troubles["planning"] = sentence
@@ -361,7 +379,7 @@ def run(
     metrics_channel: int | None = None,
 ) -> None:
     """Run a master until SIGTERM or SIGINT; waits for ZooKeeper at start. ``metrics``: address to
-    serve; ``metrics_channel``: the parent's file descriptor. Raises UserError."""
+    serve; ``metrics_channel``: the parent's file descriptor. Raises UserError for bad input."""
     if name is not None and not possible([name]):
         raise UserError(f"invalid master name {name!r}: use letters, digits and ._:@=+-")
     collect_garbage_rarely()
@@ -404,6 +422,6 @@ class Failures:
 
     @property
     def too_many(self) -> bool:
-        """Whether ``FAILURES`` ticks failed, the first of them ``FAILING_SECONDS`` ago."""
+        """Whether ``FAILURES`` or more failed, the first at least ``FAILING_SECONDS`` ago."""
         failed = [at for at in self._failed_at if at is not None]
         return len(failed) >= FAILURES and self._clock() - failed[0] >= FAILING_SECONDS

@@ -72,8 +72,9 @@ def carry_out(
     removals: Removals | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Write all actions; every intermediate state is legal. ``removals``: state kept from earlier
-    ticks. Calls ``on_progress`` after each group. Raises UnavailableError: unknown outcome."""
+    """Write the actions but those that depend on a refused one; every intermediate state is legal.
+    ``removals``: state kept from earlier ticks. Calls ``on_progress`` after each group of actions.
+    Raises UnavailableError: unknown outcome."""
     outcome = Outcome()
     removals = removals or Removals(store)
     removals.next_tick()
@@ -162,7 +163,7 @@ def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
 
 
 def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcome) -> None:
-    """Carry out a removal. A lease renewed in between is decided again in the next tick."""
+    """Carry out a removal. The next tick decides again on a cursor whose lease was renewed."""
     if isinstance(action, Drop | Forget) and _waits(action, outcome, set()):
         return
     try:

@@ -17,8 +17,7 @@ from zkschema.records import Journal
 
 AGAIN_SECONDS = 600.0
 ACKS_AGAIN_SECONDS = 5.0
-"""Delay of the next check of a promoted journal without acks: the first ack is created with the
-access list of its path."""
+"""Delay of a journal's check without acks: the first ack gets the access list of its path."""
 CHECKS = 100
 """Journals checked in one tick, which takes about 0.1 s; promotions are never delayed."""
 
@@ -37,8 +36,8 @@ class JournalAccess:
     def follow(
         self, secured: Secured | None, snapshot: Snapshot, actions: Iterable[Action]
     ) -> Mapping[str, str]:
-        """Correct the lists of current and planned records; return the failures by ``journal J``.
-        Does nothing in an open cluster. Raises UnavailableError."""
+        """Correct the lists of due and planned records and their acks; return the failures by
+        ``journal J``. Does nothing in an open cluster. Raises UnavailableError."""
         self.waiting = False
         if secured is None or not isinstance(self.store, AccessStore):
             return {}
@@ -72,7 +71,7 @@ class JournalAccess:
         return {}
 
     def _due(self, snapshot: Snapshot, planned: Collection[str]) -> list[str]:
-        """Return the journals to check now, those with changed records first."""
+        """Return at most ``checks`` journals to check now, those with changed records first."""
         now, versions = self.clock(), snapshot.journal_versions
         self._right = {
             name: checked

@@ -1,5 +1,5 @@
-"""Removes deleted flows, expired cursors and forgotten nodes in bounded portions, one per tick. The
-planner repeats the action until the last znode is removed."""
+"""Removes deleted flows and expired cursors in bounded portions, one per tick, and forgotten nodes
+at once. The planner repeats the action until the last znode is removed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from zkschema import bootstrap, paths, table
 
 PORTION = 500
 LEAST = 20
-"""The least number of operations charged to an action, for its reads."""
+"""Operations charged to an action besides its removals, for its reads."""
 TRANSACTION_REMOVALS = 100
 FOLDERS_AT_ONCE = 100
 
 
 class Removals:
-    """Removals over many ticks. ``unfinished``: znodes are left. ``_listings``: remaining znodes by
-    last znode and its version."""
+    """Removals over many ticks. ``unfinished``: this tick left znodes. ``_listings``: remaining
+    znodes by last znode and its version."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,8 +55,8 @@ class Removals:
 
     def _drop(self, flow: str) -> bool:
         """Remove a flow, children first, so that an interrupted removal can continue. Without acks
-        the flow seems undelivered, so it is first marked as discarded. The mark also stops a
-        stalled master from removing a later flow of that name."""
+        the flow seems undelivered, so it is first marked as discarded. Every transaction checks the
+        version, so that a stalled master does not remove a later flow of that name."""
         record = self._store.read(paths.flow(flow))
         if record is None or record.value.state != "deleted":
             raise ConflictError(f"flow {flow} is no longer deleted")
@@ -85,7 +85,8 @@ class Removals:
         return self._remove(lease, action.expect, znodes)
 
     def _remove(self, guard: Path, version: Version, znodes: Callable[[], Iterator[Path]]) -> bool:
-        """Remove ``znodes`` in order while the last of them, ``guard``, has this version."""
+        """Remove a portion of ``znodes`` in order, while the last of them, ``guard``, has this
+        version; return whether none is left."""
         key = str(guard), version
         listing = self._before.pop(key, None) or znodes()
         portion = list(islice(listing, self._left))
@@ -104,7 +105,7 @@ class Removals:
 
 
 def children_first(store: Store, tops: Iterable[Path]) -> Iterator[Path]:
-    """Yield the znodes at and below ``tops``, children first. Raises UserError if unknown."""
+    """Yield the znodes at and below ``tops``, children first. Raises UserError for unknown ones."""
     for some in _batched(tops, FOLDERS_AT_ONCE):
         folders = [path for path in some if table.may_have_children(path.row)]
         listed = dict(zip(map(str, folders), store.children_many(folders), strict=True))

@@ -14,7 +14,7 @@ class RepeatedMessages:
         self._trimmed_at = float("-inf")
 
     def is_new(self, topic: str, sentence: str) -> bool:
-        """Return False within ``QUIET_SECONDS`` of the last call with this message, else True."""
+        """Return False within ``QUIET_SECONDS`` of the last call with both texts, else True."""
         now = self._clock()
         if now - self._trimmed_at >= QUIET_SECONDS:
             recent = {key: at for key, at in self._logged.items() if now - at < QUIET_SECONDS}

@@ -1,5 +1,5 @@
 """Removes stale znodes from shared folders: live znodes that do not prove their node
-(``flumeng.platform.security.sessions``), and registrations of journals that no longer exist."""
+(``flumeng.platform.security.sessions``), and records of journals that no longer exist."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AT_ONCE = 100
 
 @dataclass(frozen=True)
 class Trust:
-    """The accepted identities: ``nodes`` of the cluster, with certificates of these authorities."""
+    """The accepted identities: ``nodes`` of ``cluster``, with certificates of ``ca``."""
 
     cluster: str
     nodes: frozenset[str]
@@ -45,7 +45,8 @@ class Trust:
 
 
 class LiveProofs:
-    """Verifies live znodes; an open cluster accepts all. ``unproven``: failed in the last read."""
+    """Verifies live znodes; an open cluster accepts all. ``unproven``: failed ones to remove. One
+    of a newer format fails but stays: masters of that version can verify it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._keystore = keystore_of("master")
@@ -77,9 +78,12 @@ class LiveProofs:
         self.unproven.pop(path, None)
         why = self._why_unproven(path.name, znode)
         if why:
-            self.unproven[path] = znode.version
+            newer = isinstance(znode, Unreadable) and znode.newer
+            if not newer:
+                self.unproven[path] = znode.version
             if self._messages.is_new(path.name, why):
-                log.warning("znode %s does not prove its node, and is removed: %s", path, why)
+                fate = "does not count as live" if newer else "is removed"
+                log.warning("znode %s does not prove its node, and %s: %s", path, fate, why)
         return not why
 
     def _why_unproven(self, node: str, znode: Versioned[LiveNode] | Unreadable) -> str:
@@ -103,7 +107,7 @@ class LiveProofs:
 
 
 def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
-    """Remove unproven live znodes; yield a line for each. Raises UnavailableError."""
+    """Remove some unproven live znodes; yield a line for each. Raises UnavailableError."""
     some = list(islice(proofs.unproven, AT_ONCE))
     removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
     for path, refused in zip(some, store.commit_each(removals), strict=True):
@@ -121,7 +125,7 @@ def _kept(snapshot: Snapshot, journal: Journal) -> bool:
 
 
 def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
-    """Remove gone journals with their acks; yield a line for each. Raises UnavailableError."""
+    """Remove gone journals and their ``main`` acks; yield log lines. Raises UnavailableError."""
     gone = [name for name, j in snapshot.journals.items() if j.gone and not _kept(snapshot, j)]
     gone = gone[:AT_ONCE]
     if not gone:

@@ -36,7 +36,7 @@ from zkschema import paths
 from zkschema.records import EndedTask, Plan
 
 MARK_BYTES = 64
-"""Room in a plan's main znode for the numbers of its buckets and steps."""
+"""Room in a plan's main znode for its fields ``buckets`` and ``sharing``."""
 
 
 @dataclass
@@ -231,7 +231,7 @@ class Planner:
 
 
 def _assigned_epochs(snapshot: Snapshot) -> dict[str, int]:
-    """Return the highest assigned epoch of each flow without a plan."""
+    """Return the highest assigned epoch of each of this master's flows without a plan."""
     highest = {f.name: 0 for f in _mine(snapshot) if not isinstance(f.plan_version, Version)}
     for node in snapshot.nodes.values() if highest else ():
         for task in node.assignment.tasks:
@@ -265,7 +265,7 @@ def _touched(before: FlowView, after: FlowView) -> set[str]:
 
 
 def _besides_plan(flow: FlowView) -> tuple[int, int, int]:
-    """Return the parts of an assignment that do not come from the plan."""
+    """Return the values in assigned tasks that planned tasks lack: revisions and handoff."""
     before = flow.plan.revision if flow.rolling else flow.record.revision
     return flow.record.revision, before, flow.record.handoff
 

@@ -38,14 +38,14 @@ class ReplicaIndex:
         return self._journals_of.get(node, {})
 
     def follow(self, snapshot: Snapshot) -> set[str]:
-        """Update the index; return the nodes whose assignments change."""
+        """Update the index; return the nodes whose assignments may change."""
         touched = self._follow_journals(snapshot)
         self._follow_nodes(snapshot.nodes)
         self._follow_flows(snapshot)
         return touched
 
     def _follow_journals(self, snapshot: Snapshot) -> set[str]:
-        """Enter changed journals; one counts as replicated if its record's version is known."""
+        """Follow replicated journals, those in ``journal_versions``; return the nodes affected."""
         journals, versions = snapshot.journals, snapshot.journal_versions
         changed = {
             *changed_names(self._journals, journals),

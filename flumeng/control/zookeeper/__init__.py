@@ -1,7 +1,7 @@
 """The ZooKeeper adapter, the only part that knows kazoo: typed reads and compare-and-set writes. A
 write expects a ``Version``, ``ABSENT`` or ``ANY``, and raises ConflictError otherwise. A watch only
-triggers another read. No call blocks past its time limit. Without a connection each call raises
-UnavailableError at once. The outcome of a write that raised UnavailableError is unknown."""
+triggers another read. No call blocks past its time limit. Without a connection reads and writes
+raise UnavailableError at once. A write that raised it (not ForbiddenError) may be committed."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ Expected = Version | Expect
 @dataclass(frozen=True)
 class Versioned(Generic[R_co]):
     """A record with its znode's metadata. ``session``: the owner of an ephemeral znode, else 0.
-    ``created``: the creating transaction. ``written``: since the epoch by ZooKeeper's clock, only
-    for display and the validity of certificates."""
+    ``created``: the creating transaction. ``written``: its last change by ZooKeeper's clock, in
+    seconds since the epoch, only for display and the validity of certificates."""
 
     value: R_co
     version: Version
@@ -126,10 +126,10 @@ class ReadableStore(Protocol):
         """How large transactions are in this store; see ``transaction``."""
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
-        """Read a record. Raises CorruptError, UserError (a newer flumeng's), UnavailableError."""
+        """Read a record, None if absent. Raises ``Unreadable.error`` or UnavailableError."""
 
     def read_many(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """Read many records as ``read`` does, with one wait; one unreadable record fails all."""
+        """Read many records as ``read`` does, pipelined; one unreadable record fails all."""
 
     def read_each(self, znodes: Sequence[ZPath[R]]) -> list[Found[R]]:
         """Read many records; unreadable ones are ``Unreadable``. Raises UnavailableError only."""
@@ -138,14 +138,14 @@ class ReadableStore(Protocol):
         """Return the sorted valid names below ``path``; empty when the znode is absent."""
 
     def children_many(self, folders: Sequence[Path]) -> list[list[str]]:
-        """List many folders as ``children`` does, with one wait."""
+        """List many folders as ``children`` does, pipelined."""
 
     def exists(self, path: Path) -> bool:
         """Return whether the znode exists, even with unreadable data."""
 
 
 class Store(ReadableStore, Protocol):
-    """One ZooKeeper session. The table of znodes determines which znodes are ephemeral."""
+    """One ZooKeeper session at a time. The table of znodes determines which are ephemeral."""
 
     @property
     def connected(self) -> bool:
@@ -159,31 +159,31 @@ class Store(ReadableStore, Protocol):
     def look(
         self, znodes: Sequence[ZPath[R]], folders: Sequence[Path]
     ) -> tuple[list[Found[R]], list[list[str]]]:
-        """Read records as ``read_each`` and list folders as ``children_many``, with one wait."""
+        """Read records as ``read_each`` and list folders as ``children_many``, pipelined."""
 
     def make_root(self) -> None:
         """Create the chroot and its parents."""
 
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
-        """Commit one Put; return the new version. Raises as ``commit``."""
+        """Commit one Put (ANY may also create); return the new version. Raises as ``commit``."""
 
     def remove(self, path: Path, expect: Expected) -> None:
         """Commit one Remove. Raises as ``commit``."""
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
-        """Commit one transaction; return each Put's new version. Raises ConflictError naming the
-        first failed path, UserError for too large ones before sending, UnavailableError."""
+        """Commit one transaction; return each Put's new version. Raises ConflictError or
+        ForbiddenError with the first failed path, UserError if too large, UnavailableError."""
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
-        """Commit independent transactions in order, with one wait; return each one's error or None.
-        Raises UnavailableError as soon as one is not answered."""
+        """Commit independent transactions in order, pipelined; return each one's error or None.
+        Raises UnavailableError as soon as one has no answer; later ones may be committed."""
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
-        """Call ``notify(path)`` after changes at or below ``path``, and with ``path`` itself after
-        each reconnect. ``notify`` must only enqueue: it runs on the store's thread."""
+        """Call ``notify`` with each changed path at or below ``path``, and with ``path`` after each
+        connect. ``notify`` must only enqueue: it runs on a thread of the store."""
 
     def on_session(self, notify: Callable[[bool], None]) -> None:
-        """Call ``notify(connected)`` on a change; as in ``watch`` it may only enqueue."""
+        """Call ``notify(connected)`` after each change of the connection; it must only enqueue."""
 
     def dump(self) -> Mapping[str, bytes]:
         """Return the raw data of every readable znode below the chroot by path."""
@@ -204,7 +204,7 @@ class AccessStore(Store, Protocol):
         """Return every path below the chroot. Raises UnavailableError."""
 
     def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
-        """Return the access lists of these znodes, None for absent ones, with few waits."""
+        """Return the access lists of these znodes, None for absent ones, pipelined."""
 
     def set_access_lists(self, lists: Mapping[str, AccessList]) -> int:
         """Set the lists; return how many znodes exist. Raises ForbiddenError, UnavailableError."""
@@ -229,7 +229,7 @@ def decoded(
 
 
 def readable(record: Found[R]) -> Versioned[R] | None:
-    """Return the record. Raises CorruptError or UserError for an unreadable one."""
+    """Return the record, None if absent. Raises ``Unreadable.error``."""
     if isinstance(record, Unreadable):
         raise record.error
     return record

@@ -66,7 +66,7 @@ def credential(group: str, secret: str) -> str:
 
 
 def same(actual: AccessList, expected: AccessList) -> bool:
-    """Compare access lists; ZooKeeper hides digests from all but administrators."""
+    """Return whether the lists are equal; a digest that ZooKeeper hides (``:x``) equals any."""
     if actual == expected:
         return True
     hidden = tuple(sorted((_hidden(who), may) for who, may in expected))

@@ -1,6 +1,6 @@
 """Requests of ZooKeeper 3.6 that kazoo lacks, multi-reads and persistent recursive watches, and
-answers that it mismatches. Opcode 22 is a ``MultiHeader`` of reads that fail independently; opcode
-106 an ``AddWatchRequest``. The server drops watches when the connection ends."""
+corrections of its connection. Opcode 22 is a ``MultiHeader`` of reads that fail independently;
+opcode 106 an ``AddWatchRequest``. The server drops watches when the connection ends."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ def connect(
 class ZooKeeperStore:
     """The store. ``_shown``: group secrets sent on every connection. ``expelled``: the last member
     list lacked this process; it gets no notice of changes, so it rereads the list before it writes.
-    ``_unreadable``: why the access lists were not read last; nothing is created without any.
-    ``too_old``: a server was refused. ``_connection``: number that ties watches to a connection."""
+    ``_unreadable``: why access lists were not read last; without older ones nothing is created.
+    ``too_old``: a server was refused. ``_connection``: counts states of the connection."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class ZooKeeperStore:
             self._make(self._client.chroot)
 
     def _make(self, path: str) -> None:
-        """Create a znode and its parents above the chroot, where kazoo's own calls do not reach."""
+        """Create an absolute path and its parents: kazoo's own calls stay below the chroot."""
         made = self._client.handler.async_result()
         self._client._call(Create(path, b"", OPEN_ACL_UNSAFE, 0), made)
         try:
@@ -420,7 +420,7 @@ class ZooKeeperStore:
         return access_lists.refusal(self._member, self._secured)
 
     def _learn_access(self) -> bool:
-        """Read the access lists for znodes created from now on; return whether that succeeded."""
+        """Join this member's groups, read the access lists of new znodes; False: call again."""
         if not self._tls:
             return True
         named = self._member.partition(":")[0] in NAMED
@@ -512,7 +512,7 @@ class ZooKeeperStore:
             listener(False)
 
     def _restore(self, connection: int) -> None:
-        """Add the watches again after each (re)connect, and notify all watchers."""
+        """Add all watches, retrying while the connection lasts; notify watchers and listeners."""
         while self._connection == connection:
             watched = [path for path, _ in self._watches]
             if not (self._is_new_enough() and self._add_watches(watched) and self._learn_access()):
@@ -553,7 +553,7 @@ class ZooKeeperStore:
         _wait(kazoo_requests.watch_async(self._client, path))
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
-        """Accept calls, and return True, unless a watch was requested in between."""
+        """Accept calls, and return True, unless the connection changed or a watch was requested."""
         with self._changing:
             done = self._connection == connection and len(added) == len(self._watches)
             if done:
@@ -569,7 +569,8 @@ class ZooKeeperStore:
 
 
 def _wait(call: Any) -> Any:
-    """Return an async kazoo call's result within ``CALL_SECONDS``; raises this package's errors."""
+    """Return an async kazoo call's result within ``CALL_SECONDS``. Raises kazoo's ``CONFLICTS`` and
+    UnimplementedError, ForbiddenError, and UnavailableError for all other failures."""
     try:
         return call.get(timeout=CALL_SECONDS)
     except (*CONFLICTS, UnimplementedError):
@@ -604,7 +605,7 @@ def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
 
 
 def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> list[Version]:
-    """Return each Put's new version, or raise its error. ``refusal`` explains a forbidden write."""
+    """Return each Put's new version, or raise the transaction's error, ``refusal`` if forbidden."""
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, CONFLICTS):
             raise ConflictError(_conflict(write, result)) from result

@@ -1,11 +1,11 @@
 """A lease clock: until when a session certainly lives. kazoo reports an expiry only once a server
 answers again, and under constant traffic never notices a silent one. So each request is timed.
 
-1. The server keeps a session for its timeout after the last request it received. That is not before
-   the moment at which the last *answered* request was sent. The time of reading a reply proves
-   nothing: a stopped process finds old replies in its socket.
-2. Work that needs the session stops two thirds of the timeout after that moment. kazoo sends at
-   least one request per third, so that a healthy session always has a third left.
+1. The server keeps a session for its timeout after the last request it received. It received the
+   last *answered* request after the client sent it. The time of reading a reply proves nothing: a
+   stopped process finds old replies in its socket.
+2. Work that needs the session stops two thirds of the timeout after that request was sent. kazoo
+   sends at least one request per third, so that a healthy session always has a third left.
 3. A connection without an answer for that long is dropped for another server.
 """
 
@@ -34,7 +34,7 @@ class Lease:
 
     @property
     def granted_seconds(self) -> float:
-        """Length of the lease from its last proof; 0 before the session is granted."""
+        """Length of the lease from its last proof; 0 before the session is granted or once over."""
         return self._seconds
 
     @property
@@ -43,7 +43,7 @@ class Lease:
         return self._proven_at + self._seconds - self._clock()
 
     def patience_seconds(self) -> float:
-        """Time left to wait for an answer on this connection."""
+        """Time left to wait for an answer on this connection; infinite with none pending."""
         if not self._sent or not self._seconds:
             return inf
         since = max(self._heard_at, next(iter(self._sent.values())))

@@ -1,6 +1,6 @@
 """Detects a ZooKeeper that lost history: recreated, or restored from an older backup. A server
 silently drops clients that saw later changes, and kazoo would retry for ever. When a leader or
-standalone server lacks changes that the client saw, the session is ended."""
+standalone server lacks changes that the client saw, the session is treated as expired."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from flumeng.platform.errors import UserError
+from flumeng.platform.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
     from flumeng.platform.security.credentials import Credentials, Keystore
@@ -27,12 +28,12 @@ REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "A
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: the last failure or ""."""
+    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: the last refusal or ""."""
 
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
         self.trouble = ""
-        self._logged: set[str] = set()
+        self._failures = TroubleLog(log)
         self._keystore = keystore
 
     def create_connection(
@@ -67,19 +68,17 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def failed(self, why: str) -> None:
-        if why and why not in self._logged:
-            log.warning("%s", why)
-            self._logged.add(why)
+        if why:
+            self._failures.log(logging.WARNING, "%s", why)
         self.trouble = why
 
     def connected(self) -> None:
-        if self._logged:
-            log.info("ZooKeeper is connected, and accepts this process again")
-        self.trouble, self._logged = "", set()
+        self._failures.end("ZooKeeper is connected, and accepts this process again")
+        self.trouble = ""
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
-    """Return why TLS with a server failed, and the remedy; "" when the server has not answered."""
+    """Return why TLS with a server failed, mostly with a remedy; "" after a timeout."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == EXPIRED:
             return f"ZooKeeper at {server} has an expired certificate: renew it"
@@ -117,7 +116,8 @@ def speaks_tls(host: str, port: int) -> bool:
 
 
 class _Context(ssl.SSLContext):
-    """Passes TLS errors to ``refused``: a server reports a refusal only after its own handshake."""
+    """Passes TLS errors of reads to ``refused``: a server may refuse a certificate only after the
+    client's handshake."""
 
     refused: Callable[[OSError], None]
 
@@ -138,8 +138,8 @@ _Context.sslsocket_class = _Connection
 
 
 def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLContext:
-    """Return the TLS context. Raises UserError for unusable files or a key of another certificate,
-    OSError for unreadable ones."""
+    """Return the TLS context. Raises UserError for unusable or expired certificates and a key of
+    another certificate, OSError for unreadable files."""
     credentials = keystore.load()
     _require_valid(keystore, credentials)
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)

@@ -17,7 +17,7 @@ DONE, CONFLICT, UNAVAILABLE, REFUSED = "done", "conflict", "unavailable", "refus
 
 
 class Traffic:
-    """Counts transactions and reads. Thread-safe."""
+    """Counts transactions and znodes read. Thread-safe."""
 
     def __init__(self) -> None:
         self._transactions: Counter[str] = Counter({DONE: 0, CONFLICT: 0, UNAVAILABLE: 0})
@@ -27,7 +27,7 @@ class Traffic:
 
     @contextmanager
     def transaction(self, sent_at: float | None = None) -> Iterator[None]:
-        """Count a transaction; ``sent_at`` is on ``time.perf_counter``."""
+        """Count and time a transaction from ``sent_at`` (of ``time.perf_counter``) or from now."""
         began = time.perf_counter() if sent_at is None else sent_at
         outcome = REFUSED
         try:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 LIMIT_BYTES = 0xFFFFF
 """The default ``jute.maxbuffer`` of a server."""
 MOST_WRITES = 1000
-"""The most writes in a transaction: a server runs one at a time, and others wait."""
+"""The most writes of several items in a portion: a server runs one transaction at a time."""
 REQUEST_BYTES = 8 + 9
 """The request's header, and the mark at its end."""
 WRITE_BYTES = 9 + 4 + 4
@@ -35,7 +35,7 @@ class TooLargeError(UserError):
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of transactions. ``chroot_bytes`` precede each path; ``secured`` adds access lists."""
+    """Sizes of transactions. ``chroot_bytes`` precede each path; ``secured`` sets access lists."""
 
     chroot_bytes: int = 0
     secured: Secured | None = None
@@ -49,7 +49,7 @@ class Scale:
         return size if len(data) <= write.path.row.size_bytes else size + self.limit_bytes
 
     def weigh_encoded(self, write: Write, data: bytes) -> int:
-        """Return the bytes of a write whose value is ``data``, as ``weigh`` does."""
+        """Return the bytes of a write whose encoded value is ``data``, of any size."""
         size = WRITE_BYTES + self.chroot_bytes + len(str(write.path).encode())
         if not isinstance(write, Put):
             return size
@@ -95,8 +95,9 @@ def portions(
     room_bytes: int = 0,
     most: int | None = None,
 ) -> Iterator[list[T]]:
-    """Split items in order into portions that fit a transaction with ``each`` and ``room_bytes``;
-    an item's writes stay together. Raises TooLargeError or UserError after those that fit."""
+    """Split items in order into portions that fit a transaction with ``each`` (writes) and
+    ``room_bytes``; an item's writes stay together. ``most`` replaces ``MOST_WRITES``. Raises
+    TooLargeError or UserError for an item too large alone, after the portions before it."""
     empty = REQUEST_BYTES + room_bytes + sum(map(scale.weigh, each))
     most = MOST_WRITES if most is None else most
     portion: list[T] = []

@@ -27,7 +27,7 @@ def init(store: Store) -> list[str]:
 
 
 def require(store: ReadableStore) -> Schema:
-    """Return the schema. Raises UserError when it is absent or of an unsupported version."""
+    """Return the schema. Raises as ``read``, and UserError without one of a supported version."""
     return require_versioned(store).value
 
 
@@ -45,7 +45,7 @@ def require_versioned(store: ReadableStore) -> Versioned[Schema]:
 
 
 class TreeIdentity(NamedTuple):
-    """Identifies a cluster's tree. ``created``: the transaction that created it."""
+    """Identifies a cluster's tree. ``created``: the transaction that created its schema."""
 
     cluster: str
     generation: int
@@ -53,8 +53,8 @@ class TreeIdentity(NamedTuple):
 
 
 class TreeWatch:
-    """Detects that the tree was replaced by another, where epochs and offsets may repeat.
-    Thread-safe; ``changed`` must only enqueue."""
+    """Identifies the current tree: epochs and offsets may repeat in another one. Calls ``changed``
+    when the identity may have changed; that must only enqueue. Thread-safe."""
 
     def __init__(self, store: Store, changed: Callable[[], None] = lambda: None) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class TreeWatch:
         store.on_session(lambda _: self._look_soon())
 
     def identity(self) -> TreeIdentity | None:
-        """Return the identity, None without a cluster. Raises as ``Store.read``."""
+        """Return the current identity, None without a cluster. Raises as ``Store.read``."""
         with self._lock:
             looks = self._looks
             if self._looked != looks:

@@ -1,6 +1,6 @@
 """The checkpoint: one block of 512 bytes that records how far a journal is on disk. Written in
 place after each sync of the data, it may lag the data but never leads it, and a full disk cannot
-stop it. Recovery never truncates below its offset: those events were acknowledged."""
+stop it. Recovery never truncates below its offset: those events may have been acknowledged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
 _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory", "replicated"]
-"""Events are acked once synced, written, received, or synced on every in-sync replica."""
+"""Events are acknowledged once synced, written, received, or synced on all in-sync replicas."""
 
 NO_BOOT = bytes(16)
 NO_BARRIER = 2**64 - 1
@@ -39,7 +39,7 @@ _DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 class Checkpoint:
     """How far a journal is on disk. All events below ``safe`` are: in ``segment`` up to byte
     ``offset``, and in all earlier segments. ``boot`` is the boot id of the machine while events may
-    be only in its page cache. Readers stop at ``barrier``, the start of an unaccepted loss."""
+    be only in its memory. Readers stop at ``barrier``, the start of an unaccepted loss."""
 
     journal: bytes
     term: int

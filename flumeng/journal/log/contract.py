@@ -104,7 +104,7 @@ class Log(Protocol):
 @dataclass(frozen=True, slots=True)
 class Position:
     """The progress of a journal, for its readers. Events of [floor, safe) can be read; ``held``
-    more follow an unaccepted loss. A ``full`` journal accepts no events until some are acked."""
+    more, after an unaccepted loss, cannot. A ``full`` journal accepts none until some are acked."""
 
     term: int
     floor: int

@@ -47,7 +47,7 @@ def create(
     base: int = 0,
 ) -> None:
     """Create the directory of a journal without events, with first seq ``base``. It is made under a
-    hidden name, synced and renamed, so nothing remains after a UserError or OSError."""
+    hidden name, synced and renamed, so it is never incomplete. Raises UserError, OSError."""
     if path.exists():
         raise UserError(f"the journal directory {path} exists already")
     _make_parents(path.parent, disk)
@@ -111,7 +111,7 @@ def find(parent: Path) -> list[Path]:
 
 
 def lock(path: Path, *, make: bool = True) -> int:
-    """Lock a journal; closing the descriptor unlocks it. Raises UserError when it is in use."""
+    """Lock a journal; closing the returned descriptor unlocks it. Raises UserError when in use."""
     how = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
     fd = os.open(path / _LOCK, how | os.O_CLOEXEC, 0o600)
     try:
@@ -138,7 +138,7 @@ def spare(path: Path) -> Path:
 
 
 def make_spare(path: Path, disk: Disk) -> None:
-    """Preallocate the spare file, if the disk has room."""
+    """Preallocate the spare file, if it is absent and the disk has room."""
     file = spare(path)
     if file.exists():
         return
@@ -154,7 +154,7 @@ def make_spare(path: Path, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of creating or opening a journal into an error of flumeng."""
+    """Turn an OSError of creating or opening a journal into HeldError, CorruptError, UserError."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ class JournalFailedError(CorruptError):
 
 
 class HeldError(UnavailableError):
-    """Room, descriptors, memory or replicas lack now; nothing changed. ``cause``: why, in short."""
+    """Room, descriptors, memory or replicas are lacking for now. ``cause``: why, in short."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)

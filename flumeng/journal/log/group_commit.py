@@ -152,7 +152,7 @@ class GroupCommit(Generic[Item]):
         return self._held_by
 
     def submit(self, item: Item) -> None:
-        """Queue an item; never blocks. Raises JournalFailedError; UnavailableError once stopped."""
+        """Queue an item; never blocks. Raises JournalFailedError; UnavailableError once ended."""
         with self._lock:
             self.require_sound()
             if self._ended:
@@ -342,8 +342,8 @@ class GroupCommit(Generic[Item]):
             callback()
 
     def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, int | None]:
-        """Repeat a write until the journal accepts it, and trim between the attempts. Returns the
-        seq of the write, or None when the group commit is stopping."""
+        """Repeat a write until the journal accepts it, and trim between the attempts. Returns its
+        seq, or None when the group commit stops after a rejected attempt."""
         while True:
             try:
                 seq = write()

@@ -1,4 +1,4 @@
-"""Inspects a journal's directory, damaged or not, without locking it. Of a journal in use it
+"""Inspects a journal's directory, damaged or not, without keeping its lock. Of a journal in use it
 inspects only the events below the checkpoint."""
 
 from __future__ import annotations
@@ -298,8 +298,7 @@ def _of_end(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _torn_from(part: Part, inspection: Inspection) -> int:
-    """Return the offset from which a bad frame is a torn tail, never acknowledged; past the end of
-    a segment that cannot have one."""
+    """Return the offset from which bad frames are a torn tail; past the end if none can be."""
     checkpoint = inspection.checkpoint
     if checkpoint is None or part is not inspection.parts[-1] or part.header is None:
         return part.size + 1
@@ -313,7 +312,7 @@ def dump(
     directory: Path, start: int = 0, end: int | None = None, keyring: Keyring = NO_KEYS
 ) -> Iterator[Found]:
     """Yield the events of [start, end) in batches with their first seqs, and a finding for each
-    unreadable range. Raises UserError for a directory without a journal."""
+    unreadable range. Raises as ``inspect``; CorruptError for a bad checkpoint of one in use."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")

@@ -1,6 +1,6 @@
 """Recovers a journal's directory after any crash, when it is opened. A bad frame past the
-checkpoint's offset is a torn tail, never synced: it is copied to another file and truncated.
-A bad frame below it, or a missing or changed segment, raises CorruptError; no file is touched."""
+checkpoint's offset is a torn tail, never synced: it is copied to another file and truncated. A bad
+frame before, or a segment missing or ending otherwise, raises CorruptError; no file changes."""
 
 from __future__ import annotations
 

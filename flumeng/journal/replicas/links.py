@@ -35,11 +35,11 @@ LEAST = 32 << 20
 BUSY_SECONDS = 1.0
 """Seconds after an append during which more appends are expected."""
 WHOLE_BYTES, PART_BYTES = 8 << 20, 1 << 20
-"""Bytes per chunk, and per chunk of catching up while events arrive."""
+"""Bytes at which a chunk ends; the second for replicas that catch up while events arrive."""
 
 
 class Throttle:
-    """Limits the bytes sent to replicas that catch up, for a whole process. Thread-safe."""
+    """Limits a process's bytes to replicas that catch up while events arrive. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class Links:
         link.put(journal, message)
 
     def alive_at(self, node: str) -> float:
-        """Return when the node last answered, by the monotonic clock."""
+        """Return when the node last answered, by the monotonic clock; -inf if never."""
         link = self._links.get(node)
         return link.alive_at if link else -inf
 
@@ -170,7 +170,7 @@ class Links:
 
 
 class Link:
-    """A connection to one node, with two threads while there are messages."""
+    """A connection to one node; its two threads run while a journal here has a replica there."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Detects late replicas and messages that a primary must send or repeat, by its clock. Idle
-journals send nothing: pings on one link per node show that the node is alive."""
+"""Detects, by the primary's clock, late replicas and messages to send or repeat. Idle journals send
+nothing: pings on one link per node show that the node is alive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from flumeng.journal.replication.primary import Primary
 
 LATE_SECONDS = 5.0
-"""Seconds for which a replica may lack sent events before it is late."""
+"""Seconds that a replica has to answer, and to store all events that the log has at their start."""
 RESEND_SECONDS = 1.0
 """Minimum seconds between two repeated messages to a replica."""
 
 
 class _Mark(NamedTuple):
-    """The end of the primary's log at a time; a replica that has all of it is not late."""
+    """The log's end at a time: the replica must store these events, and its node answer since."""
 
     end: int
     at: float
@@ -29,7 +29,7 @@ class ReplicaLag:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """Reset all measurements: no replica is late when a primary begins."""
+        """Start the time limits again, since no replica is late when a primary begins."""
         self._marks.clear()
         self._sent.clear()
 
@@ -37,7 +37,7 @@ class ReplicaLag:
         self._received_at[node] = now
 
     def is_late(self, primary: Primary, node: str, now: float, alive_at: float) -> bool:
-        """Return whether the replica is late; if so, its time limit starts again."""
+        """Return whether the replica is late. Its time limit starts again then, and when met."""
         peer, mark = primary.peers[node], self._marks.get(node)
         received_at = max(alive_at, self._received_at.get(node, -inf))
         if mark is None or (peer.begun and peer.end >= mark.end and received_at >= mark.at):
@@ -59,7 +59,7 @@ class ReplicaLag:
         return True
 
     def lacks_news(self, primary: Primary, node: str, now: float) -> bool:
-        """Return whether the node must be sent a newer checkpoint; counts as sent now if so."""
+        """Return whether the node needs a newer checkpoint or ack; counts as sent now if so."""
         news = (primary.checkpoint, primary.acked)
         due = now - self._sent_at.get(node, -inf) > RESEND_SECONDS
         if not primary.peers[node].begun or not due or self._sent.get(node) == news:

@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 class ReplicaOnDisk:
     """A replica on disk. ``journal`` is replaced after a truncation, restart or disk failure.
-    ``damaged``: why it is unusable. Except for ``sync``, hold the ``ReplicatedJournal``'s lock."""
+    ``damaged``: the damage, or "". Except for ``sync``, hold the ``ReplicatedJournal``'s lock."""
 
     def __init__(self, journal: ReplicaJournal) -> None:
         self.journal = journal
         self.damaged = ""
         self._listeners = journal.listeners
         self._using = threading.Lock()
-        """Held during a sync or a reopening, which may take as long as the disk does."""
+        """Held during a sync, and while ``journal`` is replaced or closed."""
         self._doubtful = False
         self._backoff = RetryTimer()
 
@@ -55,7 +55,7 @@ class ReplicaOnDisk:
             self.journal.sync()
 
     def lead(self, term: int, lineage: str, *, closes: bool) -> None:
-        """Make this replica the primary's, durably, in the given term. Raises as ``sync``."""
+        """Make this replica the primary's in ``term``. Raises JournalFailedError, HeldError."""
         with self._using:
             self.journal.sync()
             self.journal.fence(term)
@@ -68,8 +68,8 @@ class ReplicaOnDisk:
         """Mark the replica as failed after an OSError, since the written data is then unknown."""
         try:
             yield
-        except (FlumengError, OSError) as error:
-            self._doubtful = isinstance(error, OSError)
+        except OSError:
+            self._doubtful = True
             raise
 
     def append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
@@ -91,7 +91,7 @@ class ReplicaOnDisk:
             self._replace(self.journal.restart(floor, lineage, state))
 
     def cut(self, end: int) -> int:
-        """Remove events from ``end`` on; return how many. Raises CorruptError, OSError."""
+        """Remove all from ``end`` on; return how many. Raises HeldError, CorruptError, OSError."""
         gone = max(0, self.journal.next_seq - end)
         if gone:
             with self._using:
@@ -106,8 +106,8 @@ class ReplicaOnDisk:
         return gone
 
     def reopen(self, now: float) -> bool:
-        """Reopen the replica after a disk failure; return whether it is usable. Unsynced writes
-        count as lost: the kernel may treat their pages as clean."""
+        """Reopen the replica after a disk failure if its back-off is over; return whether that
+        succeeded. Unsynced writes are repeated: the kernel may treat their pages as clean."""
         if not self._backoff.is_due(now):
             return False
         self._backoff.begin(now)

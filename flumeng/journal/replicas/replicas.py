@@ -42,7 +42,7 @@ Message = dict[str, Any]
 LOOK_SECONDS = 0.5
 BYTES_PER_SECOND = 8 << 20
 AGAIN_SECONDS = 10.0
-"""Seconds before a journal that failed a scrub is read again."""
+"""Seconds from the end of a scrub until the journals that failed it are read again."""
 _SET_ASIDE = "replica %s is damaged and kept as %s; its primary recreates it, if there is one: %s"
 
 
@@ -75,7 +75,7 @@ class Replicas:
         self._failures: dict[str, RateLimitedLog] = {}
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
-        """Removed damaged replicas; their primaries are asked to begin again."""
+        """Journals whose replica here is damaged; their primaries are asked to begin again."""
         self._backoffs: dict[str, RetryTimer] = {}
         """By journal: delays a new replica after damage, since a bad disk may damage it too."""
         if replicas is not None:
@@ -98,7 +98,7 @@ class Replicas:
 
     @property
     def replicas(self) -> dict[str, str]:
-        """The replica ids of all replicas in the directory by journal, damaged ones too."""
+        """The ids of all opened replicas in the directory by journal, also of damaged ones."""
         with self._lock:
             return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
@@ -159,7 +159,7 @@ class Replicas:
                     log.error("journal %s cannot act on its new record: %s", name, error)
 
     def _set_aside_if_damaged(self, name: str, journal: ReplicatedJournal) -> None:
-        """Rename a damaged replica, unless it may be the last one. Raises OSError."""
+        """Rename a damaged replica, unless it leads or may be the last one. Raises OSError."""
         if not journal.damaged or journal.leads:
             return
         with self._lock:
@@ -218,7 +218,7 @@ class Replicas:
                 )
 
     def _try(self, failure: str, work: Callable[..., None], *arguments: Any) -> None:
-        """Do periodic work; log a failure once a minute, an unexpected one with a traceback."""
+        """Do periodic work; log a failure at most once a minute, with a traceback if unexpected."""
         try:
             work(*arguments)
         except Exception as error:
@@ -284,7 +284,7 @@ class Replicas:
         return membership
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
-        """Create a replica at a primary's message. Raises UnavailableError shortly after damage."""
+        """Make the replica for a Begin, None for others. Raises UserError, UnavailableError."""
         name, message = envelope.journal, envelope.message
         if not isinstance(message, messages.Begin):
             return None
@@ -313,7 +313,7 @@ class Replicas:
 
 
 def _require_primary(peer: Peer, name: str, message: ToFollower, membership: Membership) -> None:
-    """Raise DeniedError unless the peer is the primary: it could have a replica removed."""
+    """Raise DeniedError for another lineage, or a certificate not of the primary's node."""
     if isinstance(message, messages.Begin) and message.lineage != membership.lineage:
         raise DeniedError(f"journal {name} has lineage {membership.lineage}, not {message.lineage}")
     if peer.identity and peer.identity.name != node_of(membership.primary):
@@ -344,7 +344,7 @@ class Scrubber:
         self._stopping.set()
 
     def scrub(self) -> Iterator[float]:
-        """Read all journals once in random order; yield the seconds to wait after each part."""
+        """Read all in random order, suspects twice; yield the seconds to wait after each part."""
         journals = self.journals()
         for journal in random.sample(journals, len(journals)):
             yield from _look_at(journal)

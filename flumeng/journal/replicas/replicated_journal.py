@@ -47,13 +47,13 @@ class Transport(Protocol):
         """Report the size of appended events, for the throttle."""
 
     def alive_at(self, node: str) -> float:
-        """Return when the node last answered, by the monotonic clock."""
+        """Return when the node last answered, by the monotonic clock; -inf if never."""
 
 
 class ReplicatedJournal(DelegatedLog):
     """A ``Log`` and an ``Appendable``. With ``closes`` it accepts no events, even as the primary.
-    After close or remove it does nothing: its descriptors may be other files. A damaged follower
-    accepts nothing; a damaged primary continues while no other replica can lead."""
+    After close or remove it ignores messages: its descriptors may be other files. A damaged
+    follower accepts nothing; a damaged primary continues until another replica leads."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ReplicatedJournal(DelegatedLog):
                 self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
     def set_membership(self, membership: Membership, version: int, created: int) -> None:
-        """Apply ZooKeeper's membership record at a version; ``created`` identifies the znode."""
+        """Apply ZooKeeper's membership record, unless older; ``created`` identifies the znode."""
         with self._lock:
             if self._done:
                 return
@@ -216,7 +216,7 @@ class ReplicatedJournal(DelegatedLog):
                 self._step(primary.retry_change)
 
     def is_catching_up(self, node: str) -> bool:
-        """Return whether the replica on ``node`` is neither in sync nor joining."""
+        """Return whether this primary's replica on ``node`` is neither in sync nor joining."""
         role = self._role
         if not isinstance(role, Primary):
             return False
@@ -224,7 +224,7 @@ class ReplicatedJournal(DelegatedLog):
         return peer is not None and peer.replica not in role.counted
 
     def reconnected(self, node: str) -> bool:
-        """Repeat messages after a new connection; return whether the node should hold a replica."""
+        """Repeat messages to ``node``; return whether this is a primary with a replica there."""
         with self._lock:
             self._step(primary.resend, node)
             return isinstance(self._role, Primary) and node in self._role.peers
@@ -264,8 +264,8 @@ class ReplicatedJournal(DelegatedLog):
         log.error("the replica of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
-        """Read and verify all data on disk. A first failure makes the replica ``suspect``, a second
-        one damaged. Raises OSError, UserError for a newer format."""
+        """Read and verify all synced data. After a failure ``is_suspect`` holds; a second one in a
+        row marks the replica as damaged. Raises OSError, UserError for a newer format."""
         journal = self._journal
         is_second, self._suspected = self.is_suspect, None
         try:
@@ -317,7 +317,7 @@ class ReplicatedJournal(DelegatedLog):
         return self._journal.source_state_at_floor
 
     def cut(self, end: int) -> int:
-        """Remove events from ``end`` on, which no in-sync replica had; return how many."""
+        """Remove events from ``end`` on, where another node ended the journal; return how many."""
         with self._lock:
             with self._disk.writing():
                 gone = self._disk.cut(end)
@@ -329,14 +329,12 @@ class ReplicatedJournal(DelegatedLog):
             self._do_primary(*step(self._role, *arguments))
 
     def _lead_if_chosen(self) -> None:
-        """Become the primary if ZooKeeper names this replica. Called repeatedly, since a proposal
-        may be lost or the disk full."""
+        """If ZooKeeper names this replica: become the primary in a later term, or propose that
+        term. Called repeatedly, since a proposal may be lost or the disk full."""
         replica, membership = self._role, self._membership
         if isinstance(replica, Primary) or self._lost_lead or membership is None:
             return
-        if not self._journal.sound:
-            return
-        if membership.primary != replica.id or self.is_older:
+        if membership.primary != replica.id or self.is_older or self._disk.has_failed:
             return
         self._asked_at = self._clock()
         if membership.term > replica.term:
@@ -469,8 +467,8 @@ class ReplicatedJournal(DelegatedLog):
         return end
 
     def confirms(self, end: int) -> bool:
-        """Return whether every in-sync replica has all events below ``end``. Raises
-        JournalFailedError when another replica is the primary."""
+        """Return whether enough replicas are in sync and all have the events below ``end``; False
+        before this replica leads. Raises JournalFailedError when another one is the primary."""
         with self._lock:
             try:
                 role = self._require_lead()
@@ -530,8 +528,8 @@ class ReplicatedJournal(DelegatedLog):
             self._disk.remove()
 
     def set_aside_damaged(self) -> Path | None:
-        """Rename a damaged replica, as evidence, and return the path. None while it may be the last
-        replica: no primary has sent a message since, or it is the chosen primary."""
+        """Rename a damaged replica, as evidence, and return the path. None while it leads or may be
+        the last one: usable, and the chosen primary or without a primary's message since."""
         with self._lock:
             membership = self._membership
             chosen = membership is not None and membership.primary == self.replica_id

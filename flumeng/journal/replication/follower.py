@@ -2,8 +2,9 @@
 
 A follower obeys the latest term that it has received, and stores that term before it answers (I5).
 A new term alone removes no events. The follower removes events only after the term's primary has
-sent its first log, and only those missing from that log (I11, I13). None of the removed events was
-acknowledged, since the primary of each term was in sync before.
+sent its first log (I11): those missing from it (I13), those below its floor, which readers have
+acked, and all of another lineage. In one lineage no missing event was acknowledged, since each
+term's primary was in sync before. docs/replication.md lists the invariants.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ Step = tuple[Follower, list[Action]]
 
 
 def begin(replica: Follower, message: Begin) -> Step:
-    """Match the log with the primary's. Raises CorruptError if they differ below the checkpoint."""
+    """Match the log with the primary's. Raises CorruptError for a cut below the checkpoint."""
     if message.term < replica.term:
         return replica, [Reply(Refused(replica.term))]
     actions: list[Action] = []
@@ -112,7 +113,7 @@ def begin(replica: Follower, message: Begin) -> Step:
 
 
 def take(replica: Follower, message: Frames) -> Step:
-    """Append the primary's events; ``synced`` replies once they are on disk."""
+    """Append the primary's events, for which ``synced`` replies; answer other messages at once."""
     if message.term < replica.term:
         return replica, [Reply(Refused(replica.term))]
     if message.term > replica.term or not replica.matched:

@@ -79,7 +79,7 @@ class Membership:
         return replace(self._led_by(replica), in_sync=in_sync)
 
     def promoted_unclean(self, replica: str, lineage: str) -> Membership:
-        """Promote a replica not in sync, by an operator's order; events are lost (I10)."""
+        """Promote a replica, then alone in sync, into another lineage: events may be lost (I10)."""
         return replace(self._led_by(replica), lineage=lineage, in_sync=(replica,))
 
     def _led_by(self, replica: str) -> Membership:

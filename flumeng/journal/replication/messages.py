@@ -28,7 +28,7 @@ class Frames(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Makes the replica restart at ``floor``: the events that it lacks are trimmed."""
+    """Makes a replica restart at ``floor``, since the primary has trimmed events that it lacks."""
 
     term: int
     floor: int
@@ -52,14 +52,14 @@ class Persisted(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """Reply: the replica has restarted, and has not matched its log with the primary's."""
+    """Reply: the replica, as after a restart, has not matched its log with the primary's."""
 
     term: int
     replica: str
 
 
 class Refused(NamedTuple):
-    """Reply: the message is outdated; the replica has a primary of this later ``term``."""
+    """Reply: the message is outdated; the receiver knows this ``term``."""
 
     term: int
 

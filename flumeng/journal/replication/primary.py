@@ -2,11 +2,10 @@
 
 An event is acknowledged when every in-sync replica has it on disk (I1). A late replica is removed
 from the in-sync set first, by a confirmed change in ZooKeeper. A replica that has caught up joins
-in the same way (I12), and acks wait for it even before that change is requested. The outcome of a
-requested change is unknown until ZooKeeper reports it; until then both memberships may be in force.
-
-The checkpoint already waits for a replica that is about to catch up, instead of moving past it. At
-the first sign of a later term the primary stops: it acknowledges nothing more (I6).
+in the same way (I12). The checkpoint waits for it once it has nearly caught up, before that change
+is requested. The outcome of a requested change is unknown until ZooKeeper reports it; until then
+both memberships may be in force. At the first sign of a later term the primary stops: it
+acknowledges nothing more (I6). docs/replication.md lists the invariants.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """The primary's state in one term. ``first``: the log at its beginning. ``asked``: a requested
-    membership, outcome unknown. ``joining``: joins next and lacks at most ``near`` events."""
+    """The primary's state in one term. ``first``: the log at the term's beginning. ``asked``: a
+    requested membership, outcome unknown. ``joining``: the id of the replica that joins next."""
 
     id: str
     term: int
@@ -185,13 +184,13 @@ def resend(primary: Primary, node: str) -> Step:
 
 
 def send_checkpoint(primary: Primary, node: str) -> Step:
-    """Send the checkpoint, so that the node's replica answers."""
+    """Send the checkpoint, the ack and unsent events to the node's replica."""
     return _sent(primary, [node], even_none=True)
 
 
 def late(primary: Primary, node: str) -> Step:
-    """Remove a late node's replica from the in-sync set, unless too few would remain to acknowledge
-    anything. A replica that remains may still be promoted."""
+    """Request the removal of a late node's replica from the in-sync set, unless too few would
+    remain to acknowledge anything: it may still be promoted. A joining replica joins no more."""
     if node_of(primary.joining) == node and not primary.asked:
         return _moved(_with(replace(primary, joining=""), node, Peer()))
     gone = [replica for replica in primary.membership.in_sync if node_of(replica) == node]
@@ -211,8 +210,8 @@ def retry_change(primary: Primary) -> Step:
 
 
 def changed(primary: Primary, membership: Membership, version: int) -> Step:
-    """Apply the membership in ZooKeeper, changed by this primary or another process; ignore
-    versions older than the known one."""
+    """Apply the membership in ZooKeeper, changed by this primary or another process. Another term
+    or primary ends this one; versions older than the known one are ignored."""
     if version < primary.version or primary.over:
         return primary, []
     if (membership.term, membership.primary) != (primary.term, primary.id):

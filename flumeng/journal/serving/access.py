@@ -1,5 +1,5 @@
 """Authorization of calls to a journal server, by the role in the peer's certificate. Roles that are
-not in the table may do nothing; in an open cluster everything is allowed."""
+not in ``MAY`` may do nothing; in an open cluster everything is allowed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAY: Mapping[Role, frozenset[str]] = {
 }
 ALL_FLOWS = "*"
 Granted = Callable[[str], Collection[str]]
-"""Returns the flows that a subscriber may read, ``*`` for all."""
+"""Returns the flows that a subscriber, by name, may read; ``*`` for all."""
 
 
 def granted_nothing(_name: str) -> Collection[str]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Account:
-    """The state of a journal or discovered partition; None means unknown. ``acked``: the ack of its
-    own flow. ``oldest_unacked_us``: receive time of the oldest unacked event; ``newest_us``: time
-    of the newest event, by another clock than the reader's. ``waits_at``: the offset of a loss that
-    no operator accepted, at which readers stop. ``step``: offsets per event. ``lags``: events that
-    the replicas on other nodes lack. ``problem``: why readers wait."""
+    """The state of a journal or discovered partition; None means unknown or none. ``acked``: the
+    ack of its own flow. ``oldest_unacked_us``: receive time of the oldest unacked event;
+    ``newest_us``: time of the newest event, by another clock than the reader's. ``waits_at``: the
+    offset of a loss that no operator accepted, at which readers stop. ``step``: offsets per event.
+    ``lags``: by node, the events that its replica lacks. ``problem``: why readers wait, or ""."""
 
     term: int
     durability: str

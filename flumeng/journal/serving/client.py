@@ -35,8 +35,8 @@ class JournalClient:
         *,
         prove: Callable[[], Proof | None] = of_process,
     ) -> None:
-        """A call raises UnavailableError after ``timeout_seconds`` without progress. ``prove``
-        returns the credentials for a new connection."""
+        """A call raises UnavailableError after ``timeout_seconds``, ``read`` after so long without
+        an event. ``prove`` returns the credentials for a new connection."""
         self._address = address
         self._prove = prove
         self._timeout_seconds = timeout_seconds
@@ -51,7 +51,7 @@ class JournalClient:
         return self._ask(wire.ACCOUNTS, _accounts)
 
     def replicas(self) -> dict[str, int]:
-        """Return the end of each replica of another node. Raises UnavailableError, CorruptError."""
+        """Return the ends of replicas of other nodes. Raises UnavailableError, CorruptError."""
         return self._ask(wire.REPLICAS, _offsets)
 
     def counters(self) -> list[dict[str, Any]]:
@@ -65,16 +65,16 @@ class JournalClient:
         return self._ask(wire.OFFSETS, _offsets, json.dumps(asked).encode())
 
     def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
-        """Check targets on the server's node. Raises UnavailableError, CorruptError, UserError."""
+        """Try a flow's targets on the node. Raises UnavailableError, CorruptError, UserError."""
         asked = {"flow": flow, "text": text, "signature": signature}
         return self._ask(wire.CHECK_TARGETS, list, json.dumps(asked).encode())
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
     ) -> Iterator[pa.RecordBatch]:
-        """Yield exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
-        Raises UnavailableError (no connection or progress; NotServedError), DataLossError
-        (BelowFloorError, AboveSafeError), CorruptError and DeniedError."""
+        """Yield the events of [start, end) in READ_SCHEMA, without lost ones. An executor needs a
+        ``token``. Raises UnavailableError (no connection or progress; NotServedError),
+        DataLossError (BelowFloorError, AboveSafeError), CorruptError and DeniedError."""
         seq = start
         while True:
             began = seq
@@ -185,7 +185,7 @@ def connect(address: str, proof: Proof | None) -> flight.FlightClient:
 
 
 class _OutOfTimeError(UnavailableError):
-    """A call reached its time limit; after progress the client repeats it."""
+    """A call reached its time limit; ``read`` continues with another call after progress."""
 
 
 def _accounts(accounts: dict[str, dict[str, Any]]) -> dict[str, Account]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Proof:
-    """Client credentials in PEM. ``ca``: the servers' authorities. ``signer``: see ``tokens``."""
+    """Credentials in PEM. ``ca``: the servers' authorities. ``signer``: ``Signer.certificates``."""
 
     ca: bytes
     certificate: bytes

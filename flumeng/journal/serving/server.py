@@ -1,8 +1,8 @@
 """The Flight server of a process's journals: their positions, and ranges as raw frames.
 
-Frames are sent as stored, one per row, so their checksums also protect the transfer. Nothing above
-a journal's ``safe`` leaves the process. Flight cannot bound the threads of calls, so long calls
-beyond a limit are refused, or answered once.
+Frames are sent whole, one per row, so their checksums also protect the transfer; encrypted ones are
+decrypted before. Readers get nothing above a journal's ``safe``. Flight cannot bound the threads of
+calls, so reads beyond a limit are refused, and watches are answered once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The base of all Flight servers: TLS, authorization, and errors.
 
-With credentials a server speaks TLS only, to peers of the same authority. Clients get the kind of
-an error and one sentence; details are logged. Flight takes certificates only for a new server, so
-after a change a new server is opened at the same port; running calls end as at a stop.
+With credentials a server speaks TLS only, to peers of the same authority. Clients get the kind and
+message of an error; unexpected errors are only logged. Flight takes certificates only for a new
+server, so after a change a new server is opened at the same port; running calls end as at a stop.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +82,8 @@ class Service:
         self.ended.set()
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
-        """End running requests at their next window; return whether all ended. A client that does
-        not read keeps its request open and blocks a normal exit: use ``os._exit``."""
+        """End running requests at their next window; return whether all ended in time. A client
+        that does not read keeps its request open and blocks a normal exit: use ``os._exit``."""
         self._stopped.set()
         with self._lock:
             return self._end(timeout_seconds)
@@ -106,7 +107,7 @@ class Service:
 
     def _follow(self) -> None:
         assert self._keystore is not None
-        logged = ""
+        trouble = TroubleLog(log)
         while not self._stopped.wait(LOOK_SECONDS):
             changed = self._keystore.changed
             if changed == self._changed:
@@ -114,10 +115,10 @@ class Service:
             try:
                 own = self._keystore.load()
             except UserError as error:
-                if logged != (logged := str(error)):
-                    log.error("%s; server %s keeps its previous certificate", error, self.address)
+                text = "%s; server %s keeps its previous certificate"
+                trouble.log(logging.ERROR, text, error, self.address)
                 continue
-            logged = ""
+            trouble.end("server %s: the certificate can be read again", self.address)
             self._changed = changed
             self._renew(own)
 

@@ -15,16 +15,16 @@ from flumeng.journal.log.segment import Window
 READS_AT_ONCE = 4
 STILL_SECONDS = 20.0
 READ_BYTES = 1 << 20
-"""A tap ends after the window that exceeds this size."""
+"""A tap ends after the window with which it reaches this size."""
 BYTES_A_SECOND = 4 << 20
 """The rate limit of all taps of the process together; also the burst after a pause."""
 STUCK = 4
-"""Maximum number of stuck calls, in multiples of the limit of calls."""
+"""Calls without progress that are admitted beyond the limit of calls, in multiples of it."""
 
 
 class Places:
     """Limits concurrent calls; a known peer has at most the share ``each``. Thread-safe. A call
-    whose client hangs stops counting after a while, and a second limit bounds all calls."""
+    without progress for ``still_seconds`` stops counting, and a second limit bounds all calls."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Tokens that let an executor read one range of one journal for some minutes.
 
-A collector signs them and adds its certificate. A token is useless without a certificate of the
-cluster, so Spark may show it. Format: ``CLAIMS.SIGNATURE``, and ``CLAIMS.SIGNATURE.CERTIFICATES``
-in a ticket, each in base64.
+A collector signs them. A token is useless without a certificate of the cluster, so it need not be
+kept secret in Spark. Format: ``CLAIMS.SIGNATURE``, and ``CLAIMS.SIGNATURE.CERTIFICATES`` in a
+ticket, with the collector's certificates, each in base64.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOCKS_DIFFER_SECONDS = 60.0
 
 
 class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The range that a token lets its holder read; ``until`` is in seconds since the epoch."""
+    """The range that a token lets its holder read; ``until`` is in seconds since 1970."""
 
     cluster: str
     journal: str
@@ -46,7 +46,7 @@ class Signer:
         self._key = cert_signatures.key_of(credentials)
         self._now = now
         self.certificates = _text(credentials.certificate)
-        """The certificates in base64, which end a token in a ticket."""
+        """The signer's certificates in base64, which follow a token in a ticket."""
 
     def token(self, journal: str, start: int, end: int) -> str:
         until = self._now().timestamp() + TOKEN_SECONDS

@@ -85,7 +85,7 @@ class Watch:
     def answers(
         self, *, once: bool = False, gone: Callable[[], bool] = lambda: False
     ) -> Iterator[WatchAnswer]:
-        """Yield all positions, then, unless ``once``, changes for the requested time."""
+        """Yield all positions, then, unless ``once``, changes until the time ends or ``gone``."""
         request = self._request
         end = self._clock() + request.seconds
         try:

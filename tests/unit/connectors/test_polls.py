@@ -501,17 +501,23 @@ def test_answers_in_another_directory_are_not_given_up(world: World, tmp_path: P
     assert (one.answered.elsewhere, world.bodies()) == ("", ["3", "4"])
 
 
-def test_saved_position_in_the_future_is_reported_or_passed_over(world: World) -> None:
-    for catch_up, said in (("all", True), ("last", False)):
+def test_saved_position_in_the_future_is_reported_and_waited_for_or_passed_over(
+    world: World,
+) -> None:
+    for catch_up, waits in (("all", True), ("last", False), ("none", False)):
         world.pass_time(86_400)
         world.finder(catch_up=catch_up).find(Before())
         ask_all(world, Counting())
         world.pass_time(-86_400)
-        assert bool(world.finder(catch_up=catch_up).find(Before()).troubles) == said
+        found = world.finder(catch_up=catch_up).find(Before())
+        assert (bool(found.troubles), bool(found.notes)) == (waits, not waits)
+        (text,) = found.troubles + found.notes
+        assert f"{NOON + timedelta(days=1):%Y-%m-%dT%H}" in text
+        assert ("no poll is due before" in text) == waits
         world.pass_time(20)
         before = len(world.due())
         world.finder(catch_up=catch_up).find(Before())
-        assert (len(world.due()) > before) != said
+        assert (len(world.due()) > before) != waits
 
 
 # Reading

@@ -10,8 +10,8 @@ from flumeng.connectors.api.ranged import Progress, Range
 
 @dataclass(frozen=True)
 class JoinedRange:
-    """A range read as joined lines. ``progress``: after the range. ``closed``: number of events by
-    reason, except those ended by the next event. ``unfinished``: a message lacks its end."""
+    """A range read as joined lines. ``progress``: after the range. ``closed``: number of events
+    closed early, by reason. ``unfinished``: a message lacks its end."""
 
     piece: Range
     progress: Progress

@@ -1,8 +1,8 @@
 """Groups lines that belong together, and chooses the groups to emit. Pure.
 
-``Progress`` keeps two numbers for a partition. Nothing below ``offset`` is ever needed again; every
-line below ``emitted`` belongs to an emitted event. Lines between the two are reread, since some are
-the heads of events whose tails lie above ``emitted``.
+``Progress`` keeps offsets of a partition (``sure``: see rule 8). Nothing below ``offset`` is ever
+needed again; every line below ``emitted`` belongs to an emitted event. Lines between the two are
+reread, since some are the heads of events whose tails lie above ``emitted``.
 
 A line either *starts* an event or follows the line before it in its stream. A group that contains
 its start is *headed*: every reader that begins at or below the start sees the same group. Lines
@@ -58,7 +58,7 @@ from flumeng.config.stack_traces import OTHER
 from flumeng.connectors.api.ranged import Progress
 
 ENDED, TIMEOUT, MAX_LINES, MAX_BYTES = range(4)
-"""Reasons for closing a group; ENDED: the next event has started."""
+"""Reasons for closing a group. ENDED: the next event began, or time closed one whole message."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Limits:
 class Groups:
     """Groups to emit, ordered by first lines. ``rows``: the groups' lines, one group after another.
     ``counts``: number of lines of each group. ``reasons``: why each is closed. ``unfinished``: a
-    message lacks its end. ``continues``: see ``Pieces``."""
+    message lacks its end. ``continues``: that of ``Pieces``, for all lines."""
 
     rows: Numbers
     counts: Numbers
@@ -133,7 +133,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """Groups as [``begins``, ``ends``) in stream order. ``wholes``: ends before cuts by size."""
+    """Groups, unsorted: [``begins``, ``ends``) in stream order. ``wholes``: ends before cuts."""
 
     begins: Numbers
     ends: Numbers

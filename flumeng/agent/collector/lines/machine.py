@@ -16,8 +16,8 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class Machine:
-    """``table[state][kind]``: the next state. A state is twice its number, plus one when the
-    previous line has started an event. Kind ``going_on`` continues a message; higher kinds are
+    """``table[state][kind]``: the state after a line. A state is twice its number, plus one when
+    that line has started an event. Kind ``going_on`` continues a message; higher kinds are
     those of lines whose previous line is unknown."""
 
     names: tuple[str, ...]

@@ -38,7 +38,8 @@ class JoinLines:
         return self.reader.modules
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Yield the events that begin at ``piece.emitted`` or later. Raises UnreadableError."""
+        """Yield the events that begin at ``piece.emitted`` or later, then report the progress to
+        ``joined``. Raises UnreadableError."""
         at = Progress(piece.start, piece.emitted, piece.sure)
         joining = Joining(self.rules, at, self.step_rows)
         offset = piece.start

@@ -61,7 +61,7 @@ class Rules:
             raise UserError(f"multiline: {error}") from error
 
     def starts(self, bodies: pa.Array) -> Flags:
-        """Return which lines start an event by their own text, as bytes without an encoding."""
+        """Return which lines start an event by pattern; none with ``traces``, all if ``alone``."""
         if self.traces is not None or self.alone:
             return np.full(len(bodies), self.alone)
         starts = pc.match_substring_regex(bodies, pattern=self.pattern)
@@ -70,7 +70,7 @@ class Rules:
         return _flags(pc.fill_null(starts, True))  # a null body starts an event
 
     def kinds(self, bodies: pa.Array) -> Numbers | None:
-        """Return the lines' kinds for the machine. Frequent kinds are matched first, for speed."""
+        """Return the lines' kinds for the machine, if any. Frequent kinds are matched first."""
         if self.traces is None or self.machine is None:
             return None
         patterns = self.traces.kinds
