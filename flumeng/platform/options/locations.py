@@ -140,8 +140,8 @@ def credential_problem(path: str, credentials: Credentials | None) -> str | None
 
 def table_credential_problem(path: str, credentials: Credentials | None) -> str | None:
     """Like ``credential_problem``, for a table in the store."""
-    given = credentials.given.keys() if credentials is not None else set()
-    if wrong := sorted(given - TABLE_CREDENTIALS):
+    given = credentials.given if credentials is not None else {}
+    if wrong := sorted(given.keys() - TABLE_CREDENTIALS):
         return f"{', '.join(wrong)}: not supported for tables: use the collector's environment"
     return credential_problem(path, credentials)
 

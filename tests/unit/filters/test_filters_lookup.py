@@ -82,8 +82,8 @@ def test_keys_of_many_columns_with_many_values_are_not_taken_for_each_other() ->
     first = pc.bit_wise_and(numbers, 1)
     others = dict.fromkeys(names[1:], numbers)
     table = pa.table({"a": first, **others, "row": numbers})
-    ends = [0, 0, 65_535, 65_535]
-    events = {"a": [0, 1, 1, 0], **dict.fromkeys(names[1:], ends)}
+    events: dict[str, Sequence[Any]] = {name: [0, 0, 65_535, 65_535] for name in names}
+    events["a"] = [0, 1, 1, 0]
     assert [row["row"] for row in looked_up(events, table, names)] == [0, None, 65_535, None]
 
 
