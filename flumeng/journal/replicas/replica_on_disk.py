@@ -68,8 +68,8 @@ class ReplicaOnDisk:
         """Mark the replica as failed after an OSError, since the written data is then unknown."""
         try:
             yield
-        except (FlumengError, OSError) as error:
-            self._doubtful = isinstance(error, OSError)
+        except OSError:
+            self._doubtful = True
             raise
 
     def append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:

@@ -334,9 +334,7 @@ class ReplicatedJournal(DelegatedLog):
         replica, membership = self._role, self._membership
         if isinstance(replica, Primary) or self._lost_lead or membership is None:
             return
-        if not self._journal.sound:
-            return
-        if membership.primary != replica.id or self.is_older:
+        if membership.primary != replica.id or self.is_older or self._disk.has_failed:
             return
         self._asked_at = self._clock()
         if membership.term > replica.term:

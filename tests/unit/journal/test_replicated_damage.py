@@ -17,7 +17,7 @@ import pytest
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.journal.log.frame import FrameHeader, identity
 from flumeng.journal.replicas.replica_lag import LATE_SECONDS, RESEND_SECONDS
-from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replicas.replicated_journal import ASK_AGAIN_SECONDS, ReplicatedJournal
 from flumeng.journal.replication.membership import Membership
 from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.errors import CorruptError, UnavailableError
@@ -204,6 +204,49 @@ def test_replica_whose_sync_failed_leaves_and_comes_back_with_its_disks_events(
     disk.forget_the_cache(world.path / "n2" / NAME)
     site.again()
     assert (site.journal.next_seq, frames_of(site.journal)[-1]) == (end, (10, 20))
+
+
+def fail_to_cut(world: World) -> ReplicatedJournal:
+    """n3 cannot cut events that n2, the primary since, lacks: 20 are in memory, 10 on disk."""
+    take(world["n1"])
+    world.settle()
+    world.away = {"n2"}
+    take(world["n1"])
+    world.deliver()
+    world.away = {"n1"}
+    promote(world, "n2")
+    site = world.sites["n3"]
+    assert isinstance(site.disk, LossyDisk)
+    site.disk.failing = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        world.settle()
+    site.disk.failing = None
+    return site.journal
+
+
+def test_replica_that_could_not_be_cut_counts_only_once_it_was_reopened(world: World) -> None:
+    """A cut that is only held after that leaves its disk in the same state."""
+    replica = fail_to_cut(world)
+    world.sites["n3"].disk.full = True
+    with pytest.raises(HeldError):
+        replica.cut(10)
+    world.sites["n3"].disk.full = False
+    assert world["n2"].reconnected("n3")
+    [message] = [message for *_, node, message in world.mail if node == "n3"]
+    assert replica.take(message, [], {}) == []
+    replica.tick(world.now)
+    assert (replica.next_seq, frames_of(replica)) == (10, [(0, 10)])
+    assert replica.take(message, [], {}) != []
+
+
+def test_replica_that_could_not_be_cut_leads_only_once_it_was_reopened(world: World) -> None:
+    replica = fail_to_cut(world)
+    world.away = {"n1", "n2"}
+    world.change(world.membership.promoted_unclean(replica.replica_id, "m"))
+    world.settle()
+    assert not replica.leads
+    world.look(2 * ASK_AGAIN_SECONDS)
+    assert (replica.leads, replica.next_seq) == (True, 10)
 
 
 def test_failing_disk_is_tried_ever_more_rarely(world: World) -> None:
