@@ -42,6 +42,9 @@ class LossyDisk(SmallDisk):
     failing: int | None = None
     """The errno of syncs of segments."""
 
+    stuck = False
+    """Whether syncs of checkpoints fail."""
+
     def __init__(self) -> None:
         self.failed = 0
         self._medium: dict[int, bytearray] = {}
@@ -60,6 +63,8 @@ class LossyDisk(SmallDisk):
         if self.failing is not None and is_segment(fd):
             self.failed += 1
             raise OSError(self.failing, os.strerror(self.failing))
+        if self.stuck and Path(f"/proc/self/fd/{fd}").readlink().name == "checkpoint":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         medium = self._medium.get(inode, bytearray())
         for offset, data in dirty:
             medium.extend(bytes(max(0, offset + len(data) - len(medium))))
@@ -257,6 +262,20 @@ def test_failing_disk_is_tried_ever_more_rarely(world: World) -> None:
         world.look(1.0)
         tries += [second] * (disk.failed - before)
     assert tries == [0, 1, 3, 7, 15]
+
+
+def test_replica_whose_checkpoint_cannot_be_synced_is_not_damaged_and_tried_again(
+    world: World,
+) -> None:
+    """A damaged one is renamed, and its events are sent again."""
+    site, disk, end = fail(world, errno.ENOSPC)
+    disk.failing, disk.stuck = None, True
+    world.look(FIRST_SECONDS)
+    assert site.journal.damaged == ""
+    disk.stuck = False
+    world.look(MOST_SECONDS)
+    world.look(2 * RESEND_SECONDS)
+    assert (site.journal.next_seq, world.in_sync) == (end, list(NODES))
 
 
 def test_reopened_replica_without_its_synced_events_is_recreated(world: World) -> None:
