@@ -186,6 +186,14 @@ def test_i17_damage_in_a_frame_header_of_a_sealed_segment_names_the_place(tmp_pa
     journal.close()
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
+def test_errors_of_a_damaged_disk_or_file_system_are_damage(tmp_path: Path, code: int) -> None:
+    path, disk = written(tmp_path, frames=3), FaultyDisk()
+    disk.failing_sync = code
+    with pytest.raises(CorruptError, match=f"cannot open the journal {path}"):
+        Journal.open(path, disk=disk)
+
+
 def test_unreadable_bytes_are_damage_with_file_and_position(tmp_path: Path) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     journal = Journal.open(path)
