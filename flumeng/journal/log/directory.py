@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -15,7 +14,7 @@ from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log import journal_cipher, segment
 from flumeng.journal.log import replica as replicas
 from flumeng.journal.log.checkpoint import Checkpoint, CheckpointFile, Durability
-from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.disk import DAMAGED, Disk
 from flumeng.journal.log.errors import held
 from flumeng.journal.log.frame import identity
 from flumeng.journal.log.journal_cipher import KeyReference
@@ -154,11 +153,12 @@ def make_spare(path: Path, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of creating or opening a journal into HeldError, CorruptError, UserError."""
+    """Turn an OSError of creating or opening a journal into an error of flumeng. A failed sync may
+    count as damage too: it has the error of a bad sector, which no retry makes readable."""
     try:
         yield
     except OSError as error:
         if waits := held(str(path), error):
             raise waits from error
-        kind = CorruptError if error.errno == errno.EIO else UserError
+        kind = CorruptError if error.errno in DAMAGED else UserError
         raise kind(f"cannot open the journal {path}: {error.strerror}") from error

@@ -216,9 +216,11 @@ def write(directory: Path, reference: KeyReference, disk: Disk) -> None:
 
 
 def _read(file: Path) -> KeyReference | None:
+    if not file.exists():
+        return None
     document = read_object(file, _REMEDY)
     try:
-        return KeyReference.parse(document) if document else None
+        return KeyReference.parse(document)
     except ValueError as error:
         raise CorruptError(f"{file} is damaged: {error}; {_REMEDY}") from error
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log import replica as replicas
 from flumeng.journal.log.disk import Disk
-from flumeng.journal.log.errors import BelowFloorError
+from flumeng.journal.log.errors import BelowFloorError, HeldError
 from flumeng.journal.log.frame import HEADER_BYTES, BadFrameError, FrameHeader, decode_state, verify
 from flumeng.journal.log.journal import KEEP_FREE_BYTES, SEGMENT_BYTES, Journal
 from flumeng.journal.log.journal_cipher import KeyReference
@@ -133,9 +133,17 @@ class ReplicaJournal(Journal):
         self._writer.write_checkpoint(term=term, now=True)
 
     def adopt(self, lineage: str) -> None:
-        """Set the lineage: this replica's events become the journal's history."""
-        self.replica = replace(self.replica, lineage=lineage)
-        self._keep_checkpoint()
+        """Durably set the lineage: this replica's events become the journal's history. With the old
+        one it would empty itself as a follower, even in sync. Raises HeldError without a change."""
+        if lineage == self.replica.lineage:
+            return
+        replica = replace(self.replica, lineage=lineage)
+        try:
+            replicas.write(self._directory, replica, self._disk)
+        except OSError as error:
+            why = f"its new lineage cannot be written: {error.strerror}"
+            raise HeldError(f"journal {self.id}: {why}", why) from error
+        self.replica = self._kept = replica
 
     def advance(self, checkpoint: int) -> None:
         """Move the checkpoint up: events below it are readable, and on every in-sync replica."""

@@ -58,6 +58,17 @@ def file_name(base: int) -> str:
     return f"{base:020d}{SUFFIX}"
 
 
+def files(directory: Path) -> dict[int, Path]:
+    """Return the segment files by base, in order. Raises UserError for another file so named."""
+    found: dict[int, Path] = {}
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        base = path.name.removesuffix(SUFFIX)
+        if not base.isdecimal() or path.name != file_name(int(base)):
+            raise UserError(f"{path} is no segment of the journal: move it to another directory")
+        found[int(base)] = path
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """The end of a segment, by which the next segment's header identifies it."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replication import follower
 from flumeng.journal.replication.follower import Follower
@@ -97,8 +96,6 @@ class ReplicaOnDisk:
             with self._using:
                 try:
                     self._replace(self.journal.cut(end))
-                except JournalFailedError:
-                    raise
                 except CorruptError as error:
                     self.damaged = str(error)
                     raise

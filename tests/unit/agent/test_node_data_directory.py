@@ -107,6 +107,16 @@ def test_data_directory_is_locked_by_one_node(tmp_path: Path) -> None:
     assert first.path == tmp_path
 
 
+def test_directory_that_cannot_store_the_nodes_id_is_an_error(tmp_path: Path) -> None:
+    """Such as on a full disk, at the first start."""
+    home = DataDirectory(tmp_path)
+    (tmp_path / "uuid.tmp").mkdir()
+    with pytest.raises(UserError, match=r"cannot read or write .*uuid: Is a directory"):
+        home.identity()
+    (tmp_path / "uuid.tmp").rmdir()
+    assert home.identity() == home.identity()
+
+
 def test_a_directory_belongs_to_one_cluster(tmp_path: Path) -> None:
     DataDirectory(tmp_path / "n").belong_to("a")
     home = DataDirectory(tmp_path / "n")

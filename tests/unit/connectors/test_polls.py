@@ -518,6 +518,7 @@ def test_saved_position_in_the_future_is_reported_and_waited_for_or_passed_over(
         before = len(world.due())
         world.finder(catch_up=catch_up).find(Before())
         assert (len(world.due()) > before) != waits
+        ask_all(world, Counting())
 
 
 # Reading
