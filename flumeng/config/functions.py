@@ -207,17 +207,10 @@ def _whole(literal: Literal, least: int, most: int) -> None:
         raise ValueError(f"expected a number from {least} to {most}")
 
 
-def _optional(literals: Sequence[Literal], index: int) -> Literal:
-    return literals[index] if len(literals) > index else None
-
-
-def _check_time_pattern(index: int) -> Callable[[Sequence[Literal]], None]:
-    def check(literals: Sequence[Literal]) -> None:
-        given = _optional(literals, index)
-        if given is not None and not TIME_PATTERN.fullmatch(str(given)):
-            raise ValueError(f"expected a time pattern like 'yyyy-MM-dd HH:mm:ss', not {given!r}")
-
-    return check
+def _check_time_pattern(literals: Sequence[Literal]) -> None:
+    given = literals[1] if len(literals) > 1 else None
+    if given is not None and not TIME_PATTERN.fullmatch(str(given)):
+        raise ValueError(f"expected a time pattern like 'yyyy-MM-dd HH:mm:ss', not {given!r}")
 
 
 def _check_padded(literals: Sequence[Literal]) -> None:
@@ -261,9 +254,9 @@ def _check_scale(literals: Sequence[Literal]) -> None:
 _CHECKS: Mapping[str, Callable[[Sequence[Literal]], None]] = {
     "bround": _check_scale,
     "date_add": _check_days,
-    "date_format": _check_time_pattern(1),
+    "date_format": _check_time_pattern,
     "date_sub": _check_days,
-    "from_unixtime": _check_time_pattern(1),
+    "from_unixtime": _check_time_pattern,
     "lpad": _check_padded,
     "parse_url": _check_url_part,
     "regexp_extract": _check_group,
@@ -271,9 +264,9 @@ _CHECKS: Mapping[str, Callable[[Sequence[Literal]], None]] = {
     "round": _check_scale,
     "rpad": _check_padded,
     "split_part": _check_part_number,
-    "to_date": _check_time_pattern(1),
-    "to_timestamp": _check_time_pattern(1),
-    "unix_timestamp": _check_time_pattern(1),
+    "to_date": _check_time_pattern,
+    "to_timestamp": _check_time_pattern,
+    "unix_timestamp": _check_time_pattern,
 }
 FUNCTIONS: Mapping[str, Function] = read(_SIGNATURES)
 

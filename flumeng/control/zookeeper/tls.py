@@ -17,7 +17,7 @@ from flumeng.platform.errors import UserError
 from flumeng.platform.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
-    from flumeng.platform.security.credentials import Credentials, Keystore
+    from flumeng.platform.security.credentials import Keystore
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,9 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
     """Return the TLS context. Raises UserError for unusable files or a key of another certificate,
     OSError for unreadable ones."""
     credentials = keystore.load()
-    _require_valid(keystore, credentials)
+    if credentials.expires < datetime.now(UTC):
+        expired = f"expired on {credentials.expires:%Y-%m-%d %H:%M} UTC"
+        raise UserError(f"{keystore.certificate} {expired}: replace it")
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     context.refused = refused
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -152,11 +154,3 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
             f"{keystore.key} is not the key of {keystore.certificate}: {error}"
         ) from error
     return context
-
-
-def _require_valid(keystore: Keystore, credentials: Credentials) -> None:
-    if credentials.expires < datetime.now(UTC):
-        raise UserError(
-            f"{keystore.certificate} expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: replace "
-            "it"
-        )

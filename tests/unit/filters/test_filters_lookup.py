@@ -321,11 +321,11 @@ def test_number_of_hanging_reads_is_bounded() -> None:
 
 def test_silent_database_is_given_up_unless_configured_otherwise() -> None:
     url = "jdbc:postgresql://db/shop"
-    assert Jdbc(url, "apps").all_properties == {"socketTimeout": "90"}
+    assert Jdbc(url, "apps").properties_within(SILENT_SECONDS) == {"socketTimeout": "90"}
     mysql = {"socketTimeout": "90000", "useCursorFetch": "true"}
-    assert Jdbc("jdbc:mysql://db/shop", "apps").all_properties == mysql
+    assert Jdbc("jdbc:mysql://db/shop", "apps").properties_within(SILENT_SECONDS) == mysql
     given = {"socketTimeout": "7", "sslmode": "require"}
-    assert Jdbc(url, "apps", properties=given).all_properties == given
+    assert Jdbc(url, "apps", properties=given).properties_within(SILENT_SECONDS) == given
 
 
 def test_jdbc_url_gives_the_place_for_the_policy_and_the_spark_driver() -> None:
