@@ -113,15 +113,12 @@ class Publisher:
                 if self._waiting:
                     self._waiting[0].news.set()
             self._settle(calls)
-            self._count(calls)
+            written = sum(len(call.acks) for call in calls if call.versions is not None)
+            with self._lock:
+                acks, transactions = self.written
+                self.written = (acks + written, transactions + 1)
             for call in calls:
                 call.news.set()
-
-    def _count(self, calls: Sequence[_Call]) -> None:
-        written = sum(len(call.acks) for call in calls if call.versions is not None)
-        with self._lock:
-            acks, transactions = self.written
-            self.written = (acks + written, transactions + 1)
 
     def _take(self) -> list[_Call]:
         calls: list[_Call] = []

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config.tables import MOST_ROWS, Jdbc, LookupTable
+from flumeng.config.tables import MOST_ROWS, SILENT_SECONDS, Jdbc, LookupTable
 from flumeng.filters import table_reader
 from flumeng.filters.lookup import Directory, LookupStage
 from flumeng.filters.refreshed_table import RefreshedTable, require_unique
