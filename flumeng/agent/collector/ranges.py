@@ -101,12 +101,14 @@ def split(
     return tuple(tuple(pieces) for pieces in splits)
 
 
-def share_out(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:
+def share_out(
+    ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
+) -> tuple[Split, ...]:
     """Split like ``split`` without cutting a range: lines of one event may be anywhere in it."""
-    total = COUNTED.total(ranges)
+    total = scale.total(ranges)
     parts = max(1, min(parts, len(ranges), total // max(1, least_events)))
     ordered = sorted(ranges, key=lambda r: r.partition)
-    shares = spread([COUNTED.events(whole) for whole in ordered], parts)
+    shares = spread([scale.events(whole) for whole in ordered], parts)
     return tuple(tuple(ordered[number] for number in share) for share in shares if share)
 
 

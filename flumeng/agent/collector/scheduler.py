@@ -8,6 +8,7 @@ import heapq
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,8 +41,9 @@ class _Entry:
 class Scheduler:
     """Runs the turns of actors; thread-safe. ``turns``: number of turns so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.turns = 0
+        self._clock = clock
         self._threads = Threads("turn", TURNS_AT_ONCE, limit_seconds=TURN_SECONDS)
         self._news = threading.Condition()
         self._entries: dict[Actor, _Entry] = {}
@@ -92,7 +94,7 @@ class Scheduler:
             if entry.again or seconds == 0.0:
                 self._wake(entry)
             elif seconds is not None:
-                entry.due = time.monotonic() + seconds
+                entry.due = self._clock() + seconds
                 heapq.heappush(self._timers, (entry.due, next(self._numbers), entry))
                 if self._timers[0][2] is entry:
                     self._news.notify()
@@ -100,7 +102,7 @@ class Scheduler:
     def _ring(self) -> None:
         with self._news:
             while True:
-                now = time.monotonic()
+                now = self._clock()
                 while self._timers and self._timers[0][0] <= now:
                     due, _, entry = heapq.heappop(self._timers)
                     if entry.due == due:

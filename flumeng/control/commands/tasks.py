@@ -47,8 +47,7 @@ def plannable_snapshot(store: ReadableStore) -> Snapshot:
     nothing_decided: dict[str, dict[str, IntentView]] = {
         name: {} for name, flow in snapshot.flows.items() if flow.by_batch
     }
-    mine = frozenset(name for name, flow in snapshot.flows.items() if not flow.set_aside)
-    return replace(snapshot, mine=mine, intents=nothing_decided)
+    return replace(snapshot, mine=snapshot.plannable, intents=nothing_decided)
 
 
 def restart_task(operator: Operator, key: str) -> TaskChange:

@@ -263,6 +263,10 @@ class Snapshot:
     throttled_moves: bool = True
     scale: Scale = field(default_factory=Scale)
 
+    @property
+    def plannable(self) -> frozenset[str]:
+        return frozenset(name for name, flow in self.flows.items() if not flow.set_aside)
+
     def starting(self) -> list[tuple[str, PlannedTask]]:
         """Return the collect tasks (``flow/task``) of live nodes that do not run them yet."""
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -256,7 +257,10 @@ def test_a_table_that_cannot_be_read_again_is_used_until_it_is_stale(error: Exce
     assert source.table.trouble == ""
 
 
-def test_unexpected_error_of_a_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_error_of_a_read_is_logged_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     source = Source()
     source.at(0)
     source.answer = KeyError("app")
@@ -264,6 +268,9 @@ def test_unexpected_error_of_a_read_is_logged_once(caplog: pytest.LogCaptureFixt
         assert source.at(seconds) == "first"
     assert source.reads == 4
     assert tracebacks(caplog) == 1
+    source.answer = "second"
+    assert source.at(130) == "second"
+    assert caplog.messages[-1].endswith(" can be read again")
 
 
 def test_a_table_that_was_never_there_holds_up_the_batch() -> None:
