@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flumeng.agent.collector.ack import Acks, SupersededError
@@ -29,7 +29,14 @@ def read(store: Store, flow: str, task: str) -> Intent | None:
 class Intents:
     """One task's intent under one claim. After an error, outcomes may be unknown: claim again."""
 
-    def __init__(self, store: Store, acks: Acks, flow: str, task: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        acks: Acks,
+        flow: str,
+        task: str,
+        name: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
         """Read the task's intent; call this after claiming ``acks``. Raises CorruptError when an
         open intent does not follow the acks, SupersededError when partitions have left the task,
         ConflictError after another claim."""
@@ -39,7 +46,7 @@ class Intents:
         self._expect: Expected = ABSENT
         self._intent = Intent(
             epoch=acks.epoch,
-            series=f"{flow}.{task}.{uuid.uuid4().hex}",
+            series=f"{flow}.{task}.{name()}",
             number=0,
             revision=0,
             splits=1,

@@ -74,12 +74,14 @@ class DiscoveryTask:
         finders: Sequence[Finder],
         *,
         clock: Callable[[], float] = time.monotonic,
+        forget_seconds: float = FORGET_SECONDS,
     ) -> None:
         self._store = store
         self._flow = flow
         self._epoch = epoch
         self._finders = finders
         self._clock = clock
+        self._forget_seconds = forget_seconds
         self._looks: dict[str, int] = {}
         self._gone_at: dict[str, float] = {}
         self._logged: tuple[str, ...] = ()
@@ -188,7 +190,7 @@ class DiscoveryTask:
             self._epoch,
             acks=acks,
             gone={name for name, looks in self._looks.items() if looks >= GONE_LOOKS},
-            forgotten={n for n, at in self._gone_at.items() if now - at >= FORGET_SECONDS},
+            forgotten={n for n, at in self._gone_at.items() if now - at >= self._forget_seconds},
             read=self._planned() if ending else (),
         )
         if record is None or after != before:

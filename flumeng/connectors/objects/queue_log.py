@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -81,6 +81,7 @@ class QueueLog:
         *,
         seen_in: str | None = None,
         weigh: Weigh = alike,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
     ) -> QueueLog:
         """Take the queue under this epoch, with at least ``lanes`` lanes; create a missing queue.
         ``rules`` of remembering objects never change. Raises ConflictError, CorruptError,
@@ -90,7 +91,7 @@ class QueueLog:
             owner = store.read(paths.flow(flow))
             if owner is None or owner.value.state == "deleted":
                 raise ConflictError(f"flow {flow} was deleted, with its queue")
-            queue = Queue(epoch=epoch, id=uuid.uuid4().hex[:8], rules=rules)
+            queue = Queue(epoch=epoch, id=new_id(), rules=rules)
             folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
             made = [Put(folder, None, ABSENT) for folder in folders]
             still = Check(paths.flow(flow), owner.version)

@@ -359,7 +359,7 @@ def test_unexpected_error_of_a_poll_is_logged_once_and_so_is_its_end(
     poll.error = None
     for _ in range(2):
         one._turn(world.lane())
-    assert caplog.text.count("flow web: its poller works again") == 1
+    assert caplog.text.count("flow tickets: its poller works again") == 1
 
 
 def test_permanent_error_fails_the_item_and_the_next_one_is_polled(world: World) -> None:
