@@ -100,10 +100,6 @@ class Jdbc:
     def driver(self) -> str:
         return DRIVERS[self.kind]
 
-    @property
-    def all_properties(self) -> dict[str, str]:
-        return self.properties_within(SILENT_SECONDS)
-
     def properties_within(self, seconds: int) -> dict[str, str]:
         cursor = {"useCursorFetch": "true"} if self.kind == "mysql" else {}
         name, units = SILENT[self.kind]

@@ -69,9 +69,9 @@ def open_store(uri: str, resolve: Resolve = secrets.resolve) -> tuple[FileStore,
     return open_remote(uri, resolve)
 
 
-def open_files(uri: str, resolve: Resolve = secrets.resolve) -> tuple[fs.FileSystem, str]:
+def open_files(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of pyarrow for reading ``uri``, and the path in it."""
-    store, path = open_store(uri, resolve)
+    store, path = open_store(uri)
     return store.files, path
 
 

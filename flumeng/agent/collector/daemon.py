@@ -166,8 +166,8 @@ def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data
 def require_catalog(options: SparkOptions, part: Component[Declared]) -> None:
     """Raise UserError when ``part`` uses a table catalog that the session does not have."""
     catalog = part.options.catalog if isinstance(part.options, Spark) else None
-    if catalog is not None and not options.has_catalog(catalog):
-        setting = f"{spark_settings.CATALOG}{catalog}"
+    setting = f"{spark_settings.CATALOG}{catalog}"
+    if catalog is not None and setting not in options.conf:
         raise UserError(
             f"{part.name}: this session has no catalog {catalog} of its own: set "
             f"{setting} in spark.conf, and allow it in spark.conf of the node's policy file"

@@ -128,7 +128,7 @@ class Node:
         self._running_jobs = RunningJobs(home.path)
         self._running_jobs.take()
         self._unknown: set[str] = set()
-        self._past = events.Past(dict.fromkeys(home.journals()), home.is_restored)
+        self._past = events.Past(dict.fromkeys(home.journals()), home.run_mark.is_foreign)
         self._exit = self._registered = self._stopping = False
         self._session = 0
         self._is_ours = False
@@ -155,7 +155,7 @@ class Node:
         while not self._exit:
             self.turn()
         with contextlib.suppress(OSError):  # the next start uses this directory
-            self._home.mark_ended()
+            self._home.run_mark.clear()
 
     def _try_claim(self) -> None:
         try:
@@ -195,7 +195,7 @@ class Node:
 
     def _mark_running(self) -> None:
         try:
-            self._home.mark_running()
+            self._home.run_mark.set()
         except OSError as error:
             log.warning("cannot mark the data directory, copies may be taken for it: %s", error)
 

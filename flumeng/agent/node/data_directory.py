@@ -104,25 +104,12 @@ class DataDirectory:
         except OSError as error:
             raise UserError(f"cannot lock {path / 'lock'}: {error.strerror}") from error
         try:
-            self._run_mark = RunMark(path, self._lock.fileno())
+            self.run_mark = RunMark(path, self._lock.fileno())
         except OSError as error:
             raise UserError(f"cannot read {path / RUN_MARK}: {error.strerror}") from error
 
     def close(self) -> None:
         self._lock.close()
-
-    @property
-    def is_restored(self) -> bool:
-        """Whether the directory is a copy of a running node's directory."""
-        return self._run_mark.is_foreign
-
-    def mark_running(self) -> None:
-        """Mark the directory, so that a copy is recognised. Raises OSError."""
-        self._run_mark.set()
-
-    def mark_ended(self) -> None:
-        """Remove the mark once all children have ended. Raises OSError."""
-        self._run_mark.clear()
 
     def journals(self) -> list[str]:
         """Return the local journals, without replicas of other nodes' journals."""

@@ -96,9 +96,10 @@ class Forward:
 
     def _connect(self) -> _Connection:
         """Connect to the first target that answers; those with recent failures come last."""
-        now = time.monotonic()
+        recent = time.monotonic() - AVOID_SECONDS
+        targets = self.options.targets
         errors = []
-        for target in sorted(self.options.targets, key=lambda address: _avoided(address, now)):
+        for target in sorted(targets, key=lambda a: _failed_at.get(a, recent) > recent):
             try:
                 return _Connection(target, self.options.tls, self.options.timeout_seconds)
             except UnavailableError as error:
@@ -194,10 +195,6 @@ def _bytes(parts: pa.BinaryArray) -> memoryview:
     bounds = np.frombuffer(offsets, np.int32)
     first, last = bounds[parts.offset], bounds[parts.offset + len(parts)]
     return memoryview(values)[first:last]
-
-
-def _avoided(target: str, now: float) -> bool:
-    return now - _failed_at.get(target, -AVOID_SECONDS) < AVOID_SECONDS
 
 
 def _context(tls: ClientTls) -> ssl.SSLContext:

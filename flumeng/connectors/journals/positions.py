@@ -62,14 +62,9 @@ class PositionWatcher(WatchedEnds[Reach]):
     """Watcher of all servers of watched journals, in one thread. Silent servers delay only their
     own journals, which then have no known end. ``follow`` watches one server."""
 
-    def __init__(
-        self,
-        addresses: Addresses,
-        follow: Follow = watch_client.watch,
-        poll_seconds: float = POLL_SECONDS,
-    ) -> None:
+    def __init__(self, addresses: Addresses, follow: Follow = watch_client.watch) -> None:
         super().__init__()
-        self.poll_seconds = poll_seconds
+        self.poll_seconds = POLL_SECONDS
         self._addresses = addresses
         self._follow = follow
         self._closing = False

@@ -3,8 +3,7 @@ ends each time, beginnings every BEGINNINGS_SECONDS. Dead brokers delay only the
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -35,8 +34,8 @@ class Extent:
 class ExtentWatcher(EndWatcher[Extent]):
     """Implements ``EndWatcher`` for Kafka. Only ``compare`` blocks the caller."""
 
-    def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__("kafka positions", clock)
+    def __init__(self, brokers: Brokers) -> None:
+        super().__init__("kafka positions")
         self._brokers = brokers
         # Used only by the watcher's thread:
         self._floors: dict[PartitionKey, int] = {}

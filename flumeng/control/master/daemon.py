@@ -26,7 +26,7 @@ from flumeng.control.master.measures import Measures
 from flumeng.control.master.removals import Removals
 from flumeng.control.master.repeated_messages import QUIET_SECONDS, RepeatedMessages
 from flumeng.control.master.tidying import LiveProofs, remove_gone, remove_unproven
-from flumeng.control.planner import Planner
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Store, possible, tree

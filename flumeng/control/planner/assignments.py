@@ -41,7 +41,7 @@ def assign(
             spark={**snapshot.cluster.spark, **view.record.spark}
             if snapshot.cluster_known
             else view.assignment.spark,
-            journals=assigned_journals(view, replicas.journals_of(node), snapshot),
+            journals=assigned_journals(view, replicas.journals_of.get(node, {}), snapshot),
         )
         if target != view.assignment:
             view = replace(view, assignment=target)

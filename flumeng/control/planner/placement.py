@@ -25,7 +25,7 @@ from flumeng.control.planner.placement_index import (
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.planner.snapshot_changes import ChangeSet
 from flumeng.control.planner.task_count import PARTITIONS_A_LANE, given_tasks, task_count
-from flumeng.control.snapshot.snapshot import Amounts, NodeView
+from flumeng.control.snapshot.snapshot import NodeView
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 UNOWNED = "no node runs it"
@@ -311,7 +311,7 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
     """Give each task, heaviest first, to its target, a standby or the least full node."""
     flow = builder.flow
     weighed = [(flow.weight(entry.partitions), entry) for entry in unplaced]
-    weighed.sort(key=lambda pair: -_heaviness(pair[0]))
+    weighed.sort(key=lambda pair: -sum(amount for _, amount in pair[0]))
     selector = NodeSelector(builder)
     stranded, tasks = [], []
     for weight, (name, partitions, reason, before, lost) in weighed:
@@ -374,7 +374,3 @@ def _waiting(
         stays = owner.eligible(COLLECT, builder.flow.collect_place.labels)
         return retained if stays else replace(retained, why=ALONE)
     return before if before.node else replace(before, why=why)
-
-
-def _heaviness(weight: Amounts) -> int:
-    return sum(amount for _, amount in weight)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.planner import node_states
-from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
+from flumeng.control.planner.actions import Action, Fence, Release, Replan, Revert
 from flumeng.control.planner.assignments import assign
 from flumeng.control.planner.balance import balance
 from flumeng.control.planner.deleted_flows import drop_of
@@ -82,7 +82,8 @@ class Planner:
         for name in nodes:
             self._index.put_node(name, snapshot.nodes.get(name))
         outdated.update(nodes)
-        mode = self._maintain(snapshot)
+        away = len(self._index.active & self._index.away)
+        mode = maintain(snapshot, len(self._index.active), away) if snapshot.leads else None
         if mode is not None:
             snapshot = replace(snapshot, cluster=mode.cluster)
         change_sets = self._changes_since(snapshot, nodes, outdated)
@@ -161,12 +162,6 @@ class Planner:
             return 0
         starting = sum(key not in snapshot.slow for key, _ in snapshot.starting())
         return max(0, limit - starting)
-
-    def _maintain(self, snapshot: Snapshot) -> Maintain | None:
-        if not snapshot.leads:
-            return None
-        missing = len(self._index.active & self._index.away)
-        return maintain(snapshot, len(self._index.active), missing)
 
     def _changes_since(
         self, snapshot: Snapshot, nodes: tuple[str, ...], outdated: set[str]
@@ -358,3 +353,7 @@ def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
 def _release(lease: ExpiredLease) -> Release:
     why = f"cursor {lease.cursor} of {lease.flow} is removed: the lease of {lease.reader} expired"
     return Release(lease.flow, lease.cursor, lease.version, (why,))
+
+
+def plan(snapshot: Snapshot) -> list[Action]:
+    return Planner().plan(snapshot)

@@ -72,13 +72,14 @@ def flow_lag(
         trend = _trend(sum(account.unacked for account in behind), sum(before), within_batch=within)
         waited = [account for account, ago in pairs if ago]
         moved = any(a.acked != a.acked_minute_ago for a in waited) if waited else None
+    own = [accounts.get(key(ack.flow, ack.partition)) for ack in acks]
     return FlowLag(
         events=events,
         unknown=sum(ack.lag is None for ack in acks),
         seconds=round(max(0.0, *ages), 1) if ages else (None if events else 0.0),
         trend=trend,
         moved=moved,
-        still=_is_still([accounts.get(key(ack.flow, ack.partition)) for ack in acks]),
+        still=bool(own) and all(a is not None and a.safe == a.safe_minute_ago for a in own),
     )
 
 
@@ -132,10 +133,6 @@ def _reason(tasks: Sequence[TaskRow], lag: FlowLag) -> tuple[str, str]:
         "add collect tasks or nodes (`place.collect`), or limit the incoming rate "
         "(`flumeng flow choke`)",
     )
-
-
-def _is_still(accounts: Sequence[Account | None]) -> bool:
-    return bool(accounts) and all(a is not None and a.safe == a.safe_minute_ago for a in accounts)
 
 
 def _all_run(tasks: Sequence[TaskRow]) -> bool:

@@ -17,7 +17,7 @@ from flumeng.platform.errors import UserError
 from flumeng.platform.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
-    from flumeng.platform.security.credentials import Credentials, Keystore
+    from flumeng.platform.security.credentials import Keystore
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,9 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
     """Return the TLS context. Raises UserError for unusable or expired certificates and a key of
     another certificate, OSError for unreadable files."""
     credentials = keystore.load()
-    _require_valid(keystore, credentials)
+    if credentials.expires < datetime.now(UTC):
+        expired = f"expired on {credentials.expires:%Y-%m-%d %H:%M} UTC"
+        raise UserError(f"{keystore.certificate} {expired}: replace it")
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     context.refused = refused
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -153,11 +155,3 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
             f"{keystore.key} is not the key of {keystore.certificate}: {error}"
         ) from error
     return context
-
-
-def _require_valid(keystore: Keystore, credentials: Credentials) -> None:
-    if credentials.expires < datetime.now(UTC):
-        raise UserError(
-            f"{keystore.certificate} expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: replace "
-            "it"
-        )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -106,11 +105,10 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    def __init__(self, path: Path, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, disk: Disk) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._disk = disk
-        self._clock = clock
-        self._synced_at = clock()
+        self._synced_at = time.monotonic()
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Overwrite the block in the page cache, where it survives a crash of the process."""
@@ -119,9 +117,9 @@ class CheckpointFile:
     def sync(self, *, now: bool) -> None:
         """Sync the file, unless ``now`` is false and the last sync was less than 100 ms ago. An
         older block on disk only lengthens the part that recovery may find torn."""
-        if now or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
+        if now or time.monotonic() - self._synced_at >= SYNC_INTERVAL_SECONDS:
             self._disk.sync(self._fd)
-            self._synced_at = self._clock()
+            self._synced_at = time.monotonic()
 
     def close(self) -> None:
         os.close(self._fd)

@@ -283,15 +283,11 @@ def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
 
 
 def create(
-    directory: Path,
-    header: SegmentHeader,
-    state: Mapping[str, object],
-    disk: Disk,
-    spare: Path | None = None,
+    directory: Path, header: SegmentHeader, state: Mapping[str, object], disk: Disk
 ) -> Segment:
     """Write a segment's header and state to disk, then give the file its name, but not after
-    OSError. The caller syncs the directory before use. A full disk uses the blocks of ``spare``."""
-    fresh, fd = begin(directory, header, state, disk, spare)
+    OSError. The caller syncs the directory before use."""
+    fresh, fd = begin(directory, header, state, disk)
     os.close(fd)
     return fresh
 
@@ -303,7 +299,8 @@ def begin(
     disk: Disk,
     spare: Path | None = None,
 ) -> tuple[Segment, int]:
-    """As ``create``, and return an open descriptor for the frames."""
+    """As ``create``, and return an open descriptor for the frames. A full disk uses the blocks of
+    ``spare``."""
     path = directory / file_name(header.base)
     assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)

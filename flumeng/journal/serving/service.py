@@ -166,21 +166,14 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             schema, batches = self._service.read(peer, self._access, ticket.ticket)
             return flight.GeneratorStream(schema, _guarded(batches))
 
-    def list_flights(self, _context: Any, _criteria: Any) -> NoReturn:
-        _refuse_call()
+    def list_flights(self, *_call: Any) -> NoReturn:
+        refuse(UserError("this server answers do_get, do_action and do_exchange only"))
 
-    def get_flight_info(self, _context: Any, _descriptor: Any) -> NoReturn:
-        _refuse_call()
+    get_flight_info = list_actions = do_put = list_flights
 
     def get_schema(self, _context: Any, _descriptor: Any) -> Any:
         """Return a fixed schema: Flight would send an error of this call with its traceback."""
         return flight.SchemaResult(FRAMES_SCHEMA)
-
-    def list_actions(self, _context: Any) -> NoReturn:
-        _refuse_call()
-
-    def do_put(self, _context: Any, _descriptor: Any, _reader: Any, _writer: Any) -> NoReturn:
-        _refuse_call()
 
     def do_exchange(self, context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
         with _ErrorsToClient():
@@ -213,7 +206,3 @@ def refuse(error: FlumengError) -> NoReturn:
     kind = next((kind for kind, type_ in ERROR_KINDS if isinstance(error, type_)), "unavailable")
     info = json.dumps({"kind": kind, "message": str(error)})
     raise flight.FlightServerError(str(error), extra_info=info.encode()) from error
-
-
-def _refuse_call() -> NoReturn:
-    refuse(UserError("this server answers do_get, do_action and do_exchange only"))

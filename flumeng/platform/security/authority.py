@@ -128,7 +128,8 @@ def load_authority(certificates: bytes, key: bytes) -> Authority:
         raise UserError("the authority's key is not that of its certificate")
     if not _signs(first):
         raise UserError("the certificate is not that of an authority: it may not sign others")
-    return Authority(first, loaded, b"".join(_pem(certificate) for certificate in above))
+    pems = (certificate.public_bytes(serialization.Encoding.PEM) for certificate in above)
+    return Authority(first, loaded, b"".join(pems))
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
@@ -164,7 +165,3 @@ def _host(name: str) -> x509.GeneralName:
 def _signs(certificate: x509.Certificate) -> bool:
     extensions: Iterable[x509.Extension[x509.ExtensionType]] = certificate.extensions
     return any(isinstance(e.value, x509.BasicConstraints) and e.value.ca for e in extensions)
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)

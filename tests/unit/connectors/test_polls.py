@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -343,7 +344,7 @@ def test_one_of_two_concurrent_pollers_wins(world: World) -> None:
     assert world.bodies() == ["1", "2"]
 
 
-def test_unexpected_error_of_a_poll_is_logged_once(
+def test_unexpected_error_of_a_poll_is_logged_once_and_so_is_its_end(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.finder().find(Before())
@@ -354,6 +355,11 @@ def test_unexpected_error_of_a_poll_is_logged_once(
         one._turn(world.lane())
     assert one._trouble == "'page'"
     assert tracebacks(caplog) == 1
+    caplog.set_level(logging.INFO)
+    poll.error = None
+    for _ in range(2):
+        one._turn(world.lane())
+    assert caplog.text.count("flow tickets: its poller works again") == 1
 
 
 def test_permanent_error_fails_the_item_and_the_next_one_is_polled(world: World) -> None:

@@ -14,7 +14,8 @@ from flumeng.control.commands.operator import KEEP_AUDIT, Operator
 from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
 from flumeng.control.master.repeated_messages import QUIET_SECONDS, RepeatedMessages
-from flumeng.control.planner import Action, Planner
+from flumeng.control.planner.actions import Action
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.reader import master_of
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Write
