@@ -81,36 +81,26 @@ def for_flows(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @for_flows
-def pause(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
+def pause(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> None:
     """Stop collecting; sources still write to the journals, and messages in Kafka wait there, so
     nothing is lost within their retention. Isolated parts are paused, resumed and stopped with
     their flow, or one alone by its name, such as web~errors."""
-    _set(context, store, chosen, "suspended", reason=reason, describe=_paused, as_json=as_json)
+    _set(context, store, chosen, "suspended", describe=_paused, **options)
 
 
 @click.command()
 @for_flows
-def resume(
-    context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool
-) -> None:
+def resume(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> None:
     """Let paused or stopped flows run again."""
-    _set(
-        context,
-        store,
-        chosen,
-        "running",
-        reason=reason,
-        describe=lambda _kept: RESUMED,
-        as_json=as_json,
-    )
+    _set(context, store, chosen, "running", describe=lambda _kept: RESUMED, **options)
 
 
 @click.command()
 @for_flows
-def stop(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
+def stop(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> None:
     """Stop the sources and collect all accepted events; the flows stay. Remaining messages in Kafka
     are read when the flow is resumed."""
-    _set(context, store, chosen, "stopped", reason=reason, describe=_stopped, as_json=as_json)
+    _set(context, store, chosen, "stopped", describe=_stopped, **options)
 
 
 def _paused(kept: Receiving) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -296,46 +297,14 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
 )
 @options.session_option
 @options.metrics_option
-def run(
-    *,
-    hosts: str,
-    data: Path,
-    name: str,
-    host: str,
-    port: int | None,
-    insecure: bool,
-    roles: tuple[str, ...],
-    workers: int,
-    zone: str,
-    labels: dict[str, str],
-    capacity: dict[str, float],
-    session_seconds: float,
-    policy: Path | None,
-    metrics: str | None,
-) -> None:
+def run(*, host: str, port: int | None, insecure: bool, **given: Any) -> None:
     """Run this host's node until SIGTERM."""
     from flumeng.agent.node import daemon  # noqa: PLC0415  loads the node
 
     logs.to_stderr("node")
     if not insecure:
         exposure.require_proof_beyond_loopback(host)
-    daemon.run(
-        Settings(
-            name=name,
-            data=data,
-            hosts=hosts,
-            host=host,
-            port=port or 0,
-            roles=roles,
-            workers=workers,
-            zone=zone,
-            labels=labels,
-            capacity=capacity,
-            session_seconds=session_seconds,
-            policy=policy,
-            metrics=metrics,
-        )
-    )
+    daemon.run(Settings(host=host, port=port or 0, **given))
 
 
 def _numbers(capacity: Mapping[str, float]) -> str:

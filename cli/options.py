@@ -115,8 +115,9 @@ def given(texts: Sequence[str], noun: str) -> dict[str, str]:
 
 def changes(texts: Sequence[str], noun: str) -> tuple[dict[str, str], list[str]]:
     """Return the pairs to set, and the keys to remove, written ``KEY-``. Raises ``UserError``."""
-    taken = [text[:-1] for text in texts if "=" not in text and text.endswith("-")]
-    pairs = given([text for text in texts if text[:-1] not in taken], noun)
+    removals = [text for text in texts if "=" not in text and text[1:].endswith("-")]
+    pairs = given([text for text in texts if text not in removals], noun)
+    taken = [text[:-1] for text in removals]
     both = sorted({*taken} & {*pairs})
     if both:
         raise UserError(f"{noun} cannot be set and removed at once: {both[0]}")

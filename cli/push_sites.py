@@ -24,7 +24,7 @@ from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.inventory.export import export as export_files
 from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render as render_all
-from flumeng.fleet.inventory.sites_file import check_connect_string, check_name
+from flumeng.fleet.inventory.sites_file import check_connect_string
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.site_copy import SiteCopy
 from flumeng.fleet.site_state import SiteState, state_of, why_not_pushed
@@ -32,6 +32,7 @@ from flumeng.fleet.site_status import DEGRADED, FlowCell, SiteStatus, site_statu
 from flumeng.fleet.site_status import history as history_rows
 from flumeng.platform import processes
 from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.options.patterns import check_name
 
 WIDE_SITES = 12
 """The most sites that have columns of their own."""

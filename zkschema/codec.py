@@ -86,9 +86,9 @@ def decode(kind: type[R], data: bytes) -> R:
     if not isinstance(document, dict):
         raise DecodeError(f"{kind.__name__}: expected a JSON object")
     version = document.pop("v", None)
-    if not isinstance(version, int):
+    if type(version) is not int or version < 1:
         raise DecodeError(
-            f'{kind.__name__}: the format version, field "v", is missing or not a whole number'
+            f'{kind.__name__}: the format version, field "v", is missing or not a positive integer'
         )
     if version > kind.VERSION:
         raise NewerVersionError(

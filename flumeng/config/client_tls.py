@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flumeng.platform.errors import UserError
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_absolute
 
@@ -40,3 +42,16 @@ class ClientTls:
     def problems(self) -> Iterator[tuple[str, str]]:
         if (self.certificate is None) != (self.key is None):
             yield "", "expected a certificate with its key"
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context for connections. Raises UserError, which names the unusable files."""
+        files = str(self.ca)
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.certificate is not None:
+                files = f"{self.certificate} and {self.key}"
+                context.load_cert_chain(self.certificate, self.key, password="")
+        except (OSError, ValueError) as error:
+            raise UserError(f"tls: {files}: {error}") from error
+        return context

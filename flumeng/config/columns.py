@@ -61,7 +61,7 @@ def _of_segment(
             if before_it.shows(error):
                 yield option, str(error)
         yield from ((f"{path}.{part.name}", problem) for problem in _of_lines(spec, part))
-        attrs = all(_has_attrs(these.columns) for these in (before_it, events))
+        attrs = all(c.columns.get("attrs") == RECEIVED["attrs"] for c in (before_it, events))
         if part.on_error != KEEP and events.certain and not attrs:
             yield (f"{path}.on_error", "on_error needs the received column attrs: keep attrs")
     for number, sink in enumerate(where.segment.sinks):
@@ -114,10 +114,6 @@ def _of_lines(spec: FlowSpec, part: Component[FilterOptions]) -> Iterator[str]:
         yield "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
     if part.options.reads_container and spec.multiline.container is not None:
         yield "multiline already unwraps the lines of containers: leave this filter out"
-
-
-def _has_attrs(columns: Columns) -> bool:
-    return columns.get("attrs") == RECEIVED["attrs"]
 
 
 def read(spec: FlowSpec) -> Columns:

@@ -188,6 +188,8 @@ class Decoder:
         (hint, _) = get_args(hint)
         if option.minimum is not None and len(node.value) < option.minimum:
             return self.report(node, path, "expected at least one entry")
+        if option.maximum is not None and len(node.value) > option.maximum:
+            return self.report(node, path, f"expected at most {option.maximum} entries")
         entry_option = dataclasses.replace(option, minimum=None, maximum=None)
         entries = [
             self._component(_kind(path), item, f"{path}[{index}]")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from flumeng.config import sql_patterns
 
@@ -202,30 +203,17 @@ def read(signatures: str) -> dict[str, Function]:
     return functions
 
 
-def _whole(literal: Literal, least: int, most: int) -> None:
-    if not isinstance(literal, int) or not least <= literal <= most or (literal == 0 and least > 0):
-        raise ValueError(f"expected a number from {least} to {most}")
+def _check_number(least: int, most: int, literals: Sequence[Literal]) -> None:
+    """Check the second argument if it is given."""
+    for literal in literals[1:2]:
+        if not isinstance(literal, int) or not least <= literal <= most:
+            raise ValueError(f"expected a number from {least} to {most}")
 
 
-def _optional(literals: Sequence[Literal], index: int) -> Literal:
-    return literals[index] if len(literals) > index else None
-
-
-def _check_time_pattern(index: int) -> Callable[[Sequence[Literal]], None]:
-    def check(literals: Sequence[Literal]) -> None:
-        given = _optional(literals, index)
-        if given is not None and not TIME_PATTERN.fullmatch(str(given)):
-            raise ValueError(f"expected a time pattern like 'yyyy-MM-dd HH:mm:ss', not {given!r}")
-
-    return check
-
-
-def _check_padded(literals: Sequence[Literal]) -> None:
-    _whole(literals[1], 0, PADDED_CHARACTERS)
-
-
-def _check_days(literals: Sequence[Literal]) -> None:
-    _whole(literals[1], -DAYS, DAYS)
+def _check_time_pattern(literals: Sequence[Literal]) -> None:
+    given = literals[1] if len(literals) > 1 else None
+    if given is not None and not TIME_PATTERN.fullmatch(str(given)):
+        raise ValueError(f"expected a time pattern like 'yyyy-MM-dd HH:mm:ss', not {given!r}")
 
 
 def _check_part_number(literals: Sequence[Literal]) -> None:
@@ -253,27 +241,22 @@ def _check_url_part(literals: Sequence[Literal]) -> None:
         raise ValueError("expected the name of a parameter of letters, digits, _, . and -")
 
 
-def _check_scale(literals: Sequence[Literal]) -> None:
-    if len(literals) > 1:
-        _whole(literals[1], -18, 18)
-
-
 _CHECKS: Mapping[str, Callable[[Sequence[Literal]], None]] = {
-    "bround": _check_scale,
-    "date_add": _check_days,
-    "date_format": _check_time_pattern(1),
-    "date_sub": _check_days,
-    "from_unixtime": _check_time_pattern(1),
-    "lpad": _check_padded,
+    "bround": partial(_check_number, -18, 18),
+    "date_add": partial(_check_number, -DAYS, DAYS),
+    "date_format": _check_time_pattern,
+    "date_sub": partial(_check_number, -DAYS, DAYS),
+    "from_unixtime": _check_time_pattern,
+    "lpad": partial(_check_number, 0, PADDED_CHARACTERS),
     "parse_url": _check_url_part,
     "regexp_extract": _check_group,
     "regexp_replace": _check_replacement,
-    "round": _check_scale,
-    "rpad": _check_padded,
+    "round": partial(_check_number, -18, 18),
+    "rpad": partial(_check_number, 0, PADDED_CHARACTERS),
     "split_part": _check_part_number,
-    "to_date": _check_time_pattern(1),
-    "to_timestamp": _check_time_pattern(1),
-    "unix_timestamp": _check_time_pattern(1),
+    "to_date": _check_time_pattern,
+    "to_timestamp": _check_time_pattern,
+    "unix_timestamp": _check_time_pattern,
 }
 FUNCTIONS: Mapping[str, Function] = read(_SIGNATURES)
 

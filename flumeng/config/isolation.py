@@ -66,7 +66,8 @@ def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
     for part in isolated:
         where = f"{part.path}.{ISOLATED}"
         if part.flow in taken:
-            yield where, _same_name(part, taken[part.flow])
+            both = f"this part and {taken[part.flow].path} would both be named {part.flow}"
+            yield where, f"{both}: put it into a branch with a name of its own"
         taken.setdefault(part.flow, part)
         try:
             check_flow_name(part.flow)
@@ -89,13 +90,6 @@ def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
             "a rollout would write events of a newly isolated part twice, by tasks of both "
             "revisions: leave rollout out",
         )
-
-
-def _same_name(part: Part, other: Part) -> str:
-    return (
-        f"this part and {other.path} would both be named {part.flow}: put it into a branch with a "
-        "name of its own"
-    )
 
 
 def _left_empty(path: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from flumeng.config import document
 from flumeng.config.decode import decode
 from flumeng.platform.errors import UserError
-from flumeng.platform.options.option import described, option
+from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME
 from flumeng.platform.options.problems import SpecError
 from flumeng.platform.options.quantities import check_address
@@ -173,9 +173,6 @@ class SparkOptions:
             if SECRET_NAME.search(name) and not SECRET.fullmatch(value):
                 yield f"conf.{name}", "expected a reference to a secret, like ${secret:NAME}"
 
-    def has_catalog(self, name: str) -> bool:
-        return f"{CATALOG}{name}" in self.conf
-
     @property
     def local(self) -> bool:
         return LOCAL.fullmatch(self.master) is not None
@@ -217,10 +214,6 @@ def default(key: str) -> str | None:
 def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
     """Return the settings in force on a node: its own, and those of the cluster that it lacks."""
     return {**cluster, **node}
-
-
-def doc_of(key: str) -> str:
-    return described(KEYS[key]).doc
 
 
 def _text(value: object) -> str:

@@ -13,6 +13,7 @@ from flumeng.platform.options.locations import (
     check_location,
     credential_problem,
     located,
+    table_credential_problem,
 )
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import fixed_part
@@ -98,10 +99,6 @@ class Jdbc:
     @property
     def driver(self) -> str:
         return DRIVERS[self.kind]
-
-    @property
-    def all_properties(self) -> dict[str, str]:
-        return self.properties_within(SILENT_SECONDS)
 
     def properties_within(self, seconds: int) -> dict[str, str]:
         cursor = {"useCursorFetch": "true"} if self.kind == "mysql" else {}
@@ -222,7 +219,9 @@ class LookupTable:
             yield "", "expected one of csv, parquet, delta and jdbc"
         elif self.path is None and self.credentials is not None:
             yield "credentials", "expected username and password of jdbc"
-        elif self.path is not None and (problem := credential_problem(self.path, self.credentials)):
-            yield "credentials", problem
+        elif self.path is not None:
+            of = credential_problem if self.delta is None else table_credential_problem
+            if problem := of(self.path, self.credentials):
+                yield "credentials", problem
         if self.stale_seconds < self.refresh_seconds:
             yield "", "expected stale_seconds of at least refresh_seconds"

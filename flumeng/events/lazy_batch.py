@@ -185,7 +185,7 @@ def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
     for batch in batches:
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if size > BYTES_AT_ONCE:
-            raise LargeRowsError(f"{rows} rows from Spark SQL have {size} bytes, which is too many")
+            raise LargeRowsError(f"{rows} rows for Spark SQL have {size} bytes, which is too many")
         if rows >= ROWS_AT_ONCE:
             rows = size = 0
         yield batch

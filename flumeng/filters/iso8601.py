@@ -2,11 +2,12 @@
 
 ::
 
-    2026-11-21(T|t| |_)09:15[:07[(.|,)123]][Z|z|+01:00|+0100|+01]
+    2026-11-21(T|t| |_)09:15[:07][(.|,)123][Z|z|+01:00|+0100|+01]
     20261121T091507
 
-The usual form of RFC 3339 is read from a window of bytes; other rows take a longer scan. A second
-60 is refused: Arrow's timestamps have no leap seconds.
+A fraction after the minutes is one of a minute. The usual form of RFC 3339 is read from a window of
+bytes; other rows take a longer scan. A second 60 is refused: Arrow's timestamps have no leap
+seconds.
 """
 
 from __future__ import annotations
@@ -120,24 +121,25 @@ def _scan(cursor: Cursor, *, whole: bool) -> IsoTimes:
     dated &= width == 2
     date_end = cursor.places
     parted = cursor.skip("Tt _")
-    hour, minute, second, clocked, extended = _clock(cursor)
+    hour, minute, second, clocked, finer, colons = _clock(cursor)
     clocked &= parted & dated
     cursor.return_to(date_end, ~clocked)
     hour, minute, second = (np.where(clocked, part, 0) for part in (hour, minute, second))
-    fraction = _fraction(cursor, clocked)
+    fraction = _fraction(cursor, clocked, np.where(finer, 1, 60))
     east, zoned, zone_valid = _zone(cursor, clocked, whole=whole)
     days, day_valid = days_since_epoch(year, month, day)
     seconds, clock_valid = clock_seconds(hour, minute, second)
     micros = (days * 86_400 + seconds - east) * SECOND + fraction
     valid = dated & day_valid & clock_valid & zone_valid & in_calendar(micros)
+    shaped = clocked & dashed & finer & colons
     if not whole:
-        valid &= clocked & dashed & extended
-    return IsoTimes(micros, ~zoned, cursor.places, clocked & dashed & extended, valid)
+        valid &= shaped
+    return IsoTimes(micros, ~zoned, cursor.places, shaped, valid)
 
 
-def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]:
-    """Read ``09:15[:07]`` or ``0915[07]``; return hour, minute, second, which rows have a time, and
-    which have seconds and colons."""
+def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask, Mask]:
+    """Read ``09:15[:07]`` or ``0915[07]``; return hour, minute, second, and which rows have a time,
+    seconds, and colons."""
     hour, width = cursor.number(2)
     clocked = width == 2
     colon = cursor.skip(":")
@@ -148,11 +150,12 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]
     second, width = cursor.number(2)
     finer = (width == 2) & (second_colon == colon)
     cursor.return_to(origin, ~finer)
-    return hour, minute, np.where(finer, second, 0), clocked, finer & colon
+    return hour, minute, np.where(finer, second, 0), clocked, finer, colon
 
 
-def _fraction(cursor: Cursor, where: Mask) -> Positions:
-    """Return the microseconds of ``.123`` or ``,123``; digits after the ninth are ignored."""
+def _fraction(cursor: Cursor, where: Mask, seconds: Positions) -> Positions:
+    """Return the microseconds of ``.123`` or ``,123`` of ``seconds``; digits after the ninth are
+    ignored."""
     origin = cursor.places
     pointed = cursor.skip(".,") & where
     if not pointed.any():
@@ -163,7 +166,7 @@ def _fraction(cursor: Cursor, where: Mask) -> Positions:
     pointed &= width > 0
     cursor.return_to(origin, ~pointed)
     nanos = digits * 10 ** (FRACTION_DIGITS - width)
-    return np.where(pointed, nanos // 1000, 0)
+    return np.where(pointed, nanos * seconds // 1000, 0)
 
 
 def _zone(cursor: Cursor, where: Mask, *, whole: bool) -> tuple[Positions, Mask, Mask]:

@@ -86,42 +86,50 @@ def _taken_back(directory: Broadcast[Directory]) -> None:
 
 @dataclass(frozen=True)
 class Directory:
-    """A lookup table with unique keys. A key of several columns is combined to one number."""
+    """A lookup table with unique keys. A key of several columns is numbered column by column: each
+    number is the place of the key so far among those of the table, so it stays small."""
 
     on: tuple[str, ...]
     table: pa.Table
 
     def rows_of(self, events: pa.Table) -> pa.ChunkedArray:
-        numbers = None
-        for name, values in zip(self.on, self._values, strict=True):
-            keys = events[name]
-            if keys.type != values.type:
-                keys = keys.cast(values.type)
-            indices = pc.index_in(keys, value_set=values, skip_nulls=True).cast(pa.int64())
-            numbers = indices if numbers is None else _together(numbers, indices, len(values))
-        if len(self.on) == 1:
-            return numbers
-        return pc.index_in(numbers, value_set=self._keys, skip_nulls=True)
+        places = None
+        for name, values, keys in self._steps:
+            column = events[name]
+            if column.type != values.type:
+                column = column.cast(values.type)
+            places = _place(_number(places, column, values), keys)
+        return places
 
     @cached_property
-    def _values(self) -> list[pa.Array]:
-        """The values of each key column: of a single one in row order, else distinct ones."""
-        columns = [self.table[name].combine_chunks() for name in self.on]
-        columns = [c.cast(pa.int64()) if pa.types.is_integer(c.type) else c for c in columns]
-        return columns if len(columns) == 1 else [pc.unique(column) for column in columns]
+    def _steps(self) -> list[tuple[str, pa.Array, pa.Array | None]]:
+        """Each key column with its values and, from the second one on, the numbers of keys up to
+        it. Values of a single column, and the numbers of whole keys, are in row order."""
+        steps: list[tuple[str, pa.Array, pa.Array | None]] = []
+        places = None
+        for name in self.on:
+            column = self.table[name].combine_chunks()
+            if pa.types.is_integer(column.type):
+                column = column.cast(pa.int64())
+            values = column if len(self.on) == 1 else pc.unique(column)
+            numbers, keys = _number(places, column, values), None
+            if steps:
+                keys = numbers if len(steps) + 1 == len(self.on) else pc.unique(numbers)
+            places = _place(numbers, keys)
+            steps.append((name, values, keys))
+        return steps
 
-    @cached_property
-    def _keys(self) -> pa.Array:
-        numbers = None
-        for name, values in zip(self.on, self._values, strict=True):
-            indices = pc.index_in(self.table[name].cast(values.type), value_set=values)
-            indices = pc.if_else(pc.is_valid(self.table[name]), indices.cast(pa.int64()), None)
-            numbers = indices if numbers is None else _together(numbers, indices, len(values))
-        return pa.chunked_array(numbers).combine_chunks()
+
+def _number(places: pa.Array | None, column: pa.Array, values: pa.Array) -> pa.Array:
+    """Return the place of a column's value; with those of the columns before it one number."""
+    own = _place(column, values)
+    if places is None:
+        return own
+    return pc.add(pc.multiply(places.cast(pa.int64()), len(values)), own)
 
 
-def _together(numbers: pa.Array, more: pa.Array, count: int) -> pa.Array:
-    return pc.add(pc.multiply(numbers, pa.scalar(max(count, 1), pa.int64())), more)
+def _place(numbers: pa.Array, among: pa.Array | None) -> pa.Array:
+    return numbers if among is None else pc.index_in(numbers, value_set=among, skip_nulls=True)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from flumeng.config.tables import LookupTable
 from flumeng.filters import table_reader
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub
+from flumeng.platform.trouble_log import TroubleLog
 
 T = TypeVar("T")
 
@@ -83,6 +84,7 @@ class RefreshedTable:
         self._read_at = -math.inf
         self._failed_at = -math.inf
         self._error: FlumengError | None = None
+        self._faults = TroubleLog(log)
         self._reading: threading.Event | None = None
         self._began_at = -math.inf
         self._reads = 0
@@ -138,12 +140,13 @@ class RefreshedTable:
         began = self._clock()
         try:
             version = Version(self._read())
+            self._faults.end("%s can be read again", self._name)
         except FlumengError as failed:
             error = type(failed)(scrub(str(failed)))
         except Exception as failed:
             error = UnavailableError(scrub(f"{type(failed).__name__}: {failed}"))
-            if str(error) != str(self._error):
-                log.exception("cannot read %s, retrying with the next batches", self._name)
+            text = "cannot read %s, retrying with the next batches: %s"
+            self._faults.log(logging.ERROR, text, self._name, error, cause=failed)
         with self._lock:
             self._reads -= 1
             if reading is not self._reading:

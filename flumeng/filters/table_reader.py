@@ -13,7 +13,7 @@ from pyarrow import csv
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from flumeng.config.tables import MOST_BYTES, MOST_ROWS, Jdbc, LookupTable
+from flumeng.config.tables import MOST_BYTES, MOST_ROWS, SILENT_SECONDS, Jdbc, LookupTable
 from flumeng.platform import delta_storage, secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.file_store import open_files
@@ -96,7 +96,9 @@ def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator
         given["password"] = secrets.resolve(jdbc.password)
     apart = spark.newSession()
     apart.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
-    rows = apart.read.format("jdbc").options(**jdbc.all_properties, **given).load()
+    rows = (
+        apart.read.format("jdbc").options(**jdbc.properties_within(SILENT_SECONDS), **given).load()
+    )
     missing = [name for name in schema.names if name not in rows.columns]
     if missing:
         raise UserError(f"the table has no column {missing[0]}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from flumeng.platform import secrets
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.patterns import split_query
 from flumeng.platform.remote_store import Resolve, is_marker, open_remote
 
@@ -54,6 +55,21 @@ class FileStore(Protocol):
         """Return the error to raise for an error of a file from ``open_output``."""
 
 
+@contextmanager
+def store_errors(store: FileStore, name: str) -> Iterator[None]:
+    """Turn an OSError of the store's directory ``name`` into UserError or UnavailableError."""
+    try:
+        yield
+    except PermissionError as error:
+        why = f"{name}: {error}: allow the node's user to read and write there"
+        raise UserError(why) from error
+    except OSError as error:
+        explained = store.explained(error)
+        if isinstance(explained, OSError):
+            raise UnavailableError(f"{name}: {error}") from error
+        raise explained from error
+
+
 def exists(uri: str) -> bool:
     store, path = open_store(uri)
     return store.exists(path)
@@ -69,9 +85,9 @@ def open_store(uri: str, resolve: Resolve = secrets.resolve) -> tuple[FileStore,
     return open_remote(uri, resolve)
 
 
-def open_files(uri: str, resolve: Resolve = secrets.resolve) -> tuple[fs.FileSystem, str]:
+def open_files(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of pyarrow for reading ``uri``, and the path in it."""
-    store, path = open_store(uri, resolve)
+    store, path = open_store(uri)
     return store.files, path
 
 

@@ -9,13 +9,14 @@ import numpy as np
 _BACKSLASH = ord("\\")
 
 
-def _is_one_of(characters: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def is_one_of(characters: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return, for each value of a byte, whether it is one of the characters."""
     table = np.zeros(256, np.bool_)
     table[np.frombuffer(characters, np.uint8)] = True
     return table
 
 
-_ESCAPE = tuple(map(_is_one_of, (b"u", b"dD", b"89abcdefABCDEF", *[b"0123456789abcdefABCDEF"] * 2)))
+_ESCAPE = tuple(map(is_one_of, (b"u", b"dD", b"89abcdefABCDEF", *[b"0123456789abcdefABCDEF"] * 2)))
 
 
 def without_surrogates(text: bytes) -> bytes:

@@ -26,9 +26,9 @@ def boot() -> str:
 
 
 def has_ended(boot_id: str, pid: int) -> bool:
-    """Return whether a process has certainly ended; False for one of another boot or container. The
-    number of this process counts as that of an ended one, which had it before."""
-    if boot_id != boot():
+    """Return whether a process has certainly ended; False for one of another or unknown boot or
+    container. The number of this process counts as that of an ended one, which had it before."""
+    if not boot_id or boot_id != boot():
         return False
     return pid == os.getpid() or not Path(f"/proc/{pid}").exists()
 

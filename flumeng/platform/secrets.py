@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.options.locations import Credentials
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import SECRET
@@ -70,7 +70,8 @@ def use(backends: Mapping[str, SecretBackend]) -> None:
 
 def resolve(reference: str) -> Secret:
     """Return the secret of ``${secret:NAME}``, without the line end of its file or command. Raises
-    ``UserError``, such as when it is missing or its file is open to others."""
+    ``UserError``, such as when it is missing or its file is open to others, and
+    ``UnavailableError`` when its command fails."""
     form = SECRET.fullmatch(reference)
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
@@ -80,13 +81,13 @@ def resolve(reference: str) -> Secret:
 
 
 def of(credentials: Credentials | None) -> dict[str, Secret]:
-    """Return the secrets in a store's credentials, keyed by reference. Raises ``UserError``."""
+    """Return the secrets in a store's credentials, keyed by reference. Raises as ``resolve``."""
     given = credentials.given.values() if credentials is not None else ()
     return {value: resolve(value) for value in given if SECRET.fullmatch(value)}
 
 
 def filled(values: Mapping[str, str]) -> dict[str, str]:
-    """Return ``values`` with secrets in place of references. Raises ``UserError``."""
+    """Return ``values`` with secrets in place of references. Raises as ``resolve``."""
     resolved = {}
     for name, value in values.items():
         whole = SECRET.sub(lambda reference: resolve(reference[0]), value)
@@ -95,7 +96,8 @@ def filled(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without ``FLUMENG_SECRET_*``: others could read these in ``/proc``."""
+    """Return the environment without ``FLUMENG_SECRET_*``: others could read these in ``/proc``.
+    For processes without a policy file: variables that it names for a node's secrets stay."""
     return {name: text for name, text in environment.items() if not name.startswith(PREFIX)}
 
 
@@ -154,33 +156,34 @@ class Command:
         self._words, self._seconds = words, seconds
         self._lock = threading.Lock()
         self._until = 0.0
-        self._printed = b""
-        self._trouble = ""
+        self._outcome: bytes | FlumengError = b""
 
     def output(self, name: str) -> bytes:
-        """Return the output, at most MAX_BYTES + 1 bytes, kept KEEP_SECONDS. Raises UserError."""
+        """Return the output, at most MAX_BYTES + 1 bytes, kept KEEP_SECONDS. Raises UserError for a
+        command that does not start, and UnavailableError."""
         with self._lock:
             if time.monotonic() >= self._until:
-                self._printed, self._trouble = _run(self._words, self._seconds)
+                self._outcome = _run(self._words, self._seconds)
                 self._until = time.monotonic() + KEEP_SECONDS
-            if self._trouble:
-                raise UserError(
-                    f"there is no secret {name}: its command {self._words[0]} {self._trouble}"
-                )
-            return self._printed
+            outcome = self._outcome
+        if isinstance(outcome, FlumengError):
+            raise type(outcome)(
+                f"cannot read secret {name}: its command {self._words[0]} {outcome}"
+            )
+        return outcome
 
 
 _commands: dict[tuple[str, ...], Command] = {}
 
 
-def _run(words: tuple[str, ...], seconds: float) -> tuple[bytes, str]:
+def _run(words: tuple[str, ...], seconds: float) -> bytes | FlumengError:
     quiet = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
             words, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, start_new_session=True
         )
     except OSError as error:
-        return b"", f"does not start: {error.strerror}"
+        return UserError(f"does not start: {error.strerror}")
     expired = threading.Event()
     late = threading.Timer(seconds, _expire, [process, expired])
     late.start()
@@ -191,10 +194,10 @@ def _run(words: tuple[str, ...], seconds: float) -> tuple[bytes, str]:
             _kill(process)
     late.cancel()
     if expired.is_set():
-        return b"", f"did not end within {seconds:.0f} s"
+        return UnavailableError(f"did not end within {seconds:.0f} s")
     if process.returncode and len(printed) <= MAX_BYTES:
-        return b"", f"ended with {process.returncode}"
-    return printed, ""
+        return UnavailableError(f"ended with {process.returncode}")
+    return printed
 
 
 def _expire(process: subprocess.Popen[bytes], expired: threading.Event) -> None:

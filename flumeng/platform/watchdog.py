@@ -71,7 +71,7 @@ class Watchdog:
     def start(self) -> None:
         """Watch until the process ends. At systemd's SIGABRT, write all stacks to stderr."""
         faulthandler.enable()
-        self._health.on_turn(self._report)
+        self._health.on_turn = self._report
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def _run(self) -> None:

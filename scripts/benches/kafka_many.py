@@ -20,7 +20,7 @@ from flumeng.connectors.api.finding import Before
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.kafka.finder import KafkaFinder
 from flumeng.connectors.kafka.source_options import KafkaSource
-from flumeng.control.planner import Planner
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ABSENT, Version, tree
 from flumeng.control.zookeeper.kazoo_store import connect

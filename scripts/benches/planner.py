@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from flumeng.config import CollectPlace, Place
 from flumeng.control.master.daemon import collect_garbage_rarely
-from flumeng.control.planner import Action, Assign, Planner, Replan
+from flumeng.control.planner.actions import Action, Assign, Replan
 from flumeng.control.planner.effects import applied
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.platform.garbage_collection import no_garbage_collection

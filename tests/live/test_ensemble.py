@@ -22,10 +22,10 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.control import planner as plan
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.operator import Operator
+from flumeng.control.planner import planner as plan
 from flumeng.control.queries import overview
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ANY, Store, tree

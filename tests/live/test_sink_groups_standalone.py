@@ -55,7 +55,7 @@ def test_each_event_shows_once_while_the_first_directory_is_away(
     lake.write_text("no directory")
     standalone.send(100)
     wait_for(lambda: spared() == 100, "the second member does not take events")
-    left = "sinks[0].first_of: in back-off: [0] files"
+    left = "sinks[0].first_of: failed when last tried: [0] files"
     wait_for(lambda: left in standalone.command("task", "list"), "nobody says so")
     standalone.command("task", "restart", "web/collect.0")
     standalone.send(100)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flumeng.config import CollectPlace, IngestPlace, Place, Rollout, TaskRange
 from flumeng.config.replicas import Replicas
-from flumeng.control.planner import (
+from flumeng.control.planner.actions import (
     Action,
     Assign,
     Drop,
@@ -18,9 +18,9 @@ from flumeng.control.planner import (
     Replan,
     Replicate,
     Revert,
-    plan,
 )
 from flumeng.control.planner.effects import applied
+from flumeng.control.planner.planner import plan
 from flumeng.control.planner.replicas import is_down
 from flumeng.control.snapshot.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.config import CollectPlace, Place, Rollout
-from flumeng.control.planner import plan, together
+from flumeng.control.planner.actions import together
+from flumeng.control.planner.planner import plan
 from flumeng.control.planner.replicas import is_down
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version

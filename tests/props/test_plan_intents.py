@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.config import CollectPlace, Place
-from flumeng.control.planner import Planner, plan
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.props.planning import BOTH, RANGE, apply_all, apply_one, check_legal, intents, nodes_obey

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.control.planner import Planner, plan
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import Snapshot
 from tests.props.planning import apply_one, discovered, flows, intents, nodes, nodes_obey, snapshots
 from zkschema.records import Maintenance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flumeng.config import CollectPlace, Place
-from flumeng.control.planner import plan
+from flumeng.control.planner.planner import plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.props.planning import apply_all, check_legal, converge, nodes_obey

@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from flumeng.agent.node import protocol
 from flumeng.platform.backoff import Backoff
 
 FIRST_SECONDS, MOST_SECONDS = 0.5, 30.0
 
 
 @dataclass(frozen=True)
-class Assignment:
+class Assignment(protocol.Assignment):
     """A task assigned to this node. ``draining``: release it after the running batches.
     ``standby``: another node owns it; stay ready. A new ``handoff`` number requests immediate
     delivery of the backlog."""
 
-    flow: str
-    task: str
-    epoch: int
-    revision: int
-    spec: str
     partitions: tuple[str, ...]
     draining: bool = False
     handoff: int = field(default=0, compare=False)
     standby: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"{self.flow}/{self.task}"
 
 
 class Retries:

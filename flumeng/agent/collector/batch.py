@@ -41,8 +41,12 @@ class Batch:
     lines_closed: Counter[str] = field(default_factory=Counter)
 
     @property
+    def skipped(self) -> tuple[Gap, ...]:
+        return self.gaps or self.left_out
+
+    @property
     def also(self) -> list[Write]:
-        return [write for gap in self.gaps or self.left_out for write in gap.also]
+        return [write for gap in self.skipped for write in gap.also]
 
     @property
     def events(self) -> int:
@@ -50,8 +54,7 @@ class Batch:
 
     @property
     def gone(self) -> int:
-        """Number of unreadable events in ``gaps``; those in ``left_out`` are not counted."""
-        return self.scale.total(gap.reported for gap in self.gaps)
+        return self.scale.total(gap.reported for gap in self.skipped)
 
     @property
     def refused(self) -> int:

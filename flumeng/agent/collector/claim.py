@@ -292,7 +292,7 @@ class ClaimedTask:
         if isinstance(batch.outcome, Exception):
             raise batch.outcome
         self._delivery.commit(batch, self._joined(batch))
-        for gap in batch.gaps or batch.left_out:
+        for gap in batch.skipped:
             flow = self._pipeline.spec.flow
             log.warning("flow %s: events that cannot be read were skipped: %s", flow, gap.reason)
         seconds = batch.ended - max(batch.began, self._last_end)

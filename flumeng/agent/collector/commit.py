@@ -63,7 +63,8 @@ class Commits:
                     *(self._flow, self._task, root, error),
                 )
                 continue
-            staged += [below(root, STAGING, name) for name in names if _partition(name) in mine]
+            own = (name for name in names if name.rsplit(".", 2)[0] in mine)
+            staged += [below(root, STAGING, name) for name in own]
         return staged
 
     def recover(self, leftovers: Sequence[str]) -> None:
@@ -153,7 +154,8 @@ class Commits:
 
     def _finish(self, path: Path, record: Commit) -> None:
         missing = self._rename(record.files)
-        if missing and self._store.exists(path) and not self._all_there(record.staging):
+        staged = map(self._open_store, record.staging)
+        if missing and self._store.exists(path) and not all(s.exists(at) for s, at in staged):
             raise CorruptError(
                 f"{missing[0][0]} and {len(missing) - 1} more files of the decided commit {path} "
                 f"are neither staged nor published: restore them, or give them up with "
@@ -175,13 +177,6 @@ class Commits:
             by_store[store].append((source_path, self._open_store(target)[1]))
         return [missing for store, moves in by_store.items() for missing in store.rename(moves)]
 
-    def _all_there(self, staging: Sequence[str]) -> bool:
-        return all(store.exists(path) for store, path in map(self._open_store, staging))
-
     def _remove(self, *staging: str) -> None:
         for store, path in map(self._open_store, staging):
             store.remove_tree(path)
-
-
-def _partition(name: str) -> str:
-    return name.rsplit(".", 2)[0]

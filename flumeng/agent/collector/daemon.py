@@ -50,7 +50,7 @@ from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.wire import COUNTERS
 from flumeng.platform import fail_fast, file_store, secrets
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import FileStore
 from flumeng.platform.security import process
 from zkschema.records import COLLECT
@@ -64,8 +64,8 @@ LEAST_SLOTS = 2
 def run(
     parent: Parent, starting: Future[SparkSession], given: argparse.Namespace, cache: Path
 ) -> int:
-    """Run the collector until the node stops it or dies; return the exit code, 2 after a UserError.
-    ``starting`` gives Spark's session, or raises the error of its start."""
+    """Run the collector until the node stops it or dies; return the exit code, 2 if it cannot
+    start. ``starting`` gives Spark's session, or raises the error of its start."""
     running_jobs = RunningJobs(given.data)
     process.serve_as("collector")
     measures = Measures()
@@ -76,7 +76,7 @@ def run(
         admitted = executor_tokens.of_process()
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
         session = starting.result()
-    except UserError as problem:
+    except (UnavailableError, UserError) as problem:
         print(problem, file=sys.stderr)
         return 2
 
@@ -166,8 +166,8 @@ def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data
 def require_catalog(options: SparkOptions, part: Component[Declared]) -> None:
     """Raise UserError when ``part`` uses a table catalog that the session does not have."""
     catalog = part.options.catalog if isinstance(part.options, Spark) else None
-    if catalog is not None and not options.has_catalog(catalog):
-        setting = f"{spark_settings.CATALOG}{catalog}"
+    setting = f"{spark_settings.CATALOG}{catalog}"
+    if catalog is not None and setting not in options.conf:
         raise UserError(
             f"{part.name}: this session has no catalog {catalog} of its own: set "
             f"{setting} in spark.conf, and allow it in spark.conf of the node's policy file"

@@ -71,7 +71,7 @@ class Delivery:
         identity = batch.identity
         if identity is None and any(part.commit for part in batch.written):
             splits = 1 if batch.gaps else self._pipeline.splits(batch.ranges, batch.scale)
-            unread = [gap.piece for gap in batch.gaps or batch.left_out]
+            unread = [gap.piece for gap in batch.skipped]
             identity = self.decide(batch.ranges, splits, unread)
         self._show(batch.written, identity)
         if identity is None:

@@ -29,7 +29,6 @@ from flumeng.agent.collector.outcome import (
 from flumeng.agent.collector.output_plans import Run
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import spread
-from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError
@@ -176,7 +175,7 @@ class _Part:
             plan = part._pipeline.plan(work)
             part._runs = plan.runs
             part.stages = [pickle.dumps(run.batch.all_arrow) for run in plan.runs]
-            part.events = [sum(piece.events for piece in split) for split in plan.splits]
+            part.events = [work.scale.total(split) for split in plan.splits]
             part._rows = [[] for _ in work.pipeline.spec.all_sinks]
         except Exception as error:
             part._error = error
@@ -204,7 +203,7 @@ class _Part:
 def describe(works: Sequence[Work]) -> str:
     tasks = [f"{work.pipeline.spec.flow}/{_pipeline(work).task.task}" for work in works]
     if len(works) == 1:
-        return f"{tasks[0]}: {_ranges_text(works[0].ranges)}"
+        return f"{tasks[0]}: {_ranges_text(works[0])}"
     events = sum(work.events for work in works)
     flows = len({work.pipeline.spec.flow for work in works})
     more = [f"{len(tasks) - NAMED} more"] if len(tasks) > NAMED else []
@@ -212,12 +211,13 @@ def describe(works: Sequence[Work]) -> str:
     return f"{len(works)} batches of {flows} flows, {events} events: {named}"
 
 
-def _ranges_text(ranges: Sequence[Range]) -> str:
+def _ranges_text(work: Work) -> str:
+    ranges = work.ranges
     if not ranges:
         return "0 events"
     first = f"{ranges[0].partition} {ranges[0].start}-{ranges[0].end}"
     more = f" and {len(ranges) - 1} more" if len(ranges) > 1 else ""
-    return f"{sum(piece.events for piece in ranges)} events, {first}{more}"
+    return f"{work.events} events, {first}{more}"
 
 
 def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:

@@ -69,7 +69,6 @@ class Jobs:
         shared_limit_seconds: float = SHARED_LIMIT_SECONDS,
         cancel_seconds: float = CANCEL_SECONDS,
         start_seconds: float = START_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._on_stuck = on_stuck
@@ -78,14 +77,13 @@ class Jobs:
         self.shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
         self.start_seconds = start_seconds
-        self._clock = clock
         self._news = threading.Condition()
         self._slots = Slots()
         self._late: deque[Work] = deque()
         """Batches whose jobs started without them. They may be acked, so none is dropped."""
         self._jobs: dict[str, _Job] = {}
         self._numbers = itertools.count(1)
-        self._starts = Starts(self._on_late, start_seconds, clock)
+        self._starts = Starts(self._on_late, start_seconds)
         for number in range(slots):
             self._open(f"job-{number}")
         for number in range(APART_SLOTS):
@@ -129,7 +127,7 @@ class Jobs:
     def check_limits(self) -> None:
         """Cancel jobs over their time limit; report those that do not end. Called every second."""
         self._starts.check_limits()
-        now = self._clock()
+        now = time.monotonic()
         with self._news:
             late = [
                 job
@@ -167,7 +165,7 @@ class Jobs:
                     if late or requests:
                         break
                     self._news.wait()
-            began = self._clock()
+            began = time.monotonic()
             works = late
             if not late:
                 works, unreached = self._starts.begin(requests)
@@ -176,7 +174,7 @@ class Jobs:
             hung = bool(works) and self._run(works, slot)
             if len(requests) > 1 and not hung:
                 with self._news:
-                    self._slots.measured(len(requests), self._clock() - began)
+                    self._slots.measured(len(requests), time.monotonic() - began)
 
     def _on_late(self, work: Work) -> None:
         with self._news:
@@ -186,7 +184,7 @@ class Jobs:
     def _run(self, works: Sequence[Work], slot: str) -> bool:
         """Run one job. Return whether a batch has hung: then the job's time is not measured."""
         limit = works[0].limit_seconds if len(works) == 1 else self.shared_limit_seconds
-        job = _Job(f"{slot}.{next(self._numbers)}", works, self._clock(), limit)
+        job = _Job(f"{slot}.{next(self._numbers)}", works, time.monotonic(), limit)
         with self._news:
             self._jobs[job.name] = job
         try:
@@ -227,15 +225,11 @@ class Starts:
     has stopped waiting for them."""
 
     def __init__(
-        self,
-        on_late: Callable[[Work], None],
-        start_seconds: float = START_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, on_late: Callable[[Work], None], start_seconds: float = START_SECONDS
     ) -> None:
         self._on_late = on_late
-        self._clock = clock
         self._start_seconds = start_seconds
-        self._threads = Threads("start", STARTS_AT_ONCE, limit_seconds=start_seconds, clock=clock)
+        self._threads = Threads("start", STARTS_AT_ONCE, limit_seconds=start_seconds)
         self._news = threading.Condition()
 
     def begin(self, requests: Sequence[Request]) -> tuple[list[Work], list[Request]]:
@@ -243,7 +237,7 @@ class Starts:
         starts = [_Start(*pair) for pair in zip(requests, bounds(requests), strict=True)]
         for start in starts:
             self._threads.submit(partial(self._run, start), _ignore)
-        take_by = self._clock() + self._start_seconds
+        take_by = time.monotonic() + self._start_seconds
         with self._news:
             while (seconds := self._wait_seconds(starts, take_by)) > 0:
                 self._news.wait(seconds)
@@ -254,7 +248,7 @@ class Starts:
         self._threads.check_limits()
 
     def _wait_seconds(self, starts: Sequence[_Start], take_by: float) -> float:
-        now = self._clock()
+        now = time.monotonic()
         waits = []
         for start in starts:
             if not (start.ended or start.left):
@@ -268,7 +262,7 @@ class Starts:
     def _run(self, start: _Start) -> None:
         with self._news:
             begins = not start.left
-            start.taken_at = self._clock() if begins else None
+            start.taken_at = time.monotonic() if begins else None
         if not begins:
             return
         work = start.request.member.begin(start.most_events)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import textwrap
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -63,6 +64,8 @@ class Partitions:
     def __init__(self, positions: Positions, clock: Callable[[], float] = time.monotonic) -> None:
         self._positions = positions
         self._clock = clock
+        self._reported: deque[tuple[float, UnreadableError]] = deque()
+        """Times and errors of ``stop`` that ``of`` has not noted yet."""
         self._stops: dict[str, _Stop] = {}
         self._given_up: dict[str, _Stop] = {}
         """The last offset of each partition at which its input skipped unreadable events."""
@@ -96,6 +99,9 @@ class Partitions:
         """Return how far each partition can be read from ``starts``. Lacks those that are
         unreachable, have an implausible end, or a log still compared after a change of leader."""
         reaches = self._positions.of(starts.keys())
+        while self._reported:
+            at, error = self._reported.popleft()
+            self._note(at, error.partition, error.offset, error.why, damaged=error.damaged)
         self._forget(starts)
         self._probe_stops(reaches)
         bounded: dict[str, Reach] = {}
@@ -126,7 +132,7 @@ class Partitions:
             self._positions.leave_out(parts)
 
     def stop(self, error: UnreadableError) -> None:
-        self._note(error.partition, error.offset, error.why, damaged=error.damaged)
+        self._reported.append((self._clock(), error))
 
     def refresh(self, partitions: Collection[str]) -> None:
         """Make ``of`` report ends from after this call."""
@@ -167,17 +173,17 @@ class Partitions:
                 self._on_probed(name, stop, probe.exception())
 
     def _on_probed(self, name: str, stop: _Stop, error: BaseException | None) -> None:
+        now = self._clock()
         if error is None:
             del self._stops[name]
-            self._waits[name] = _Wait(self._waits[name].seconds, until=self._clock())
+            self._waits[name] = _Wait(self._waits[name].seconds, until=now)
         elif isinstance(error, UnavailableError):
-            self._note(name, stop.offset, stop.why, damaged=stop.damaged)
+            self._note(now, name, stop.offset, stop.why, damaged=stop.damaged)
         else:
-            self._note(name, stop.offset, str(error) or type(error).__name__, damaged=True)
+            self._note(now, name, stop.offset, str(error) or type(error).__name__, damaged=True)
 
-    def _note(self, name: str, offset: int, why: str, *, damaged: bool) -> None:
+    def _note(self, now: float, name: str, offset: int, why: str, *, damaged: bool) -> None:
         """Record a stop. Its partition's waits grow: a repaired one may fail again at once."""
-        now = self._clock()
         last = self._waits.get(name)
         if last is None or (last.until is not None and now - last.until >= SOUND * last.seconds):
             seconds = LOOK_SECONDS

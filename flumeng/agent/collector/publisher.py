@@ -78,12 +78,8 @@ class Publisher:
         self._waiting: deque[_Call] = deque()
         self._acks_waiting = 0
         self._led = False
-        self._written = (0, 0)
+        self.written = (0, 0)
         self._left_at = -gap_seconds
-
-    @property
-    def written(self) -> tuple[int, int]:
-        return self._written
 
     def commit(self, acks: Sequence[Put], also: Sequence[Write] = ()) -> list[Version]:
         """Overwrite ``acks``, each at a version and with other content, together with ``also``.
@@ -117,15 +113,12 @@ class Publisher:
                 if self._waiting:
                     self._waiting[0].news.set()
             self._settle(calls)
-            self._count(calls)
+            written = sum(len(call.acks) for call in calls if call.versions is not None)
+            with self._lock:
+                acks, transactions = self.written
+                self.written = (acks + written, transactions + 1)
             for call in calls:
                 call.news.set()
-
-    def _count(self, calls: Sequence[_Call]) -> None:
-        written = sum(len(call.acks) for call in calls if call.versions is not None)
-        with self._lock:
-            acks, transactions = self._written
-            self._written = (acks + written, transactions + 1)
 
     def _take(self) -> list[_Call]:
         calls: list[_Call] = []

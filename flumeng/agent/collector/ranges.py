@@ -124,7 +124,7 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
 
 
 class BatchSize:
-    """Adapts the number of events in a batch so that it takes about ``target_seconds``.
+    """Adapts the number of events in a batch so that it takes about ``TARGET_SECONDS``.
 
     Follows the measured rate, at most by a factor of two a batch. A batch that was not full counts
     only if it was large and slow. Small batches may take longer: they share jobs. A batch too wide
@@ -132,6 +132,7 @@ class BatchSize:
     recent mean size of events.
     """
 
+    TARGET_SECONDS = 1.5
     FIRST = 200_000
     LEAST = 200
     """A batch this small never makes more files than one commit can hold."""
@@ -142,22 +143,19 @@ class BatchSize:
     LIGHTER = 0.9
     """Factor by which the assumed size of events shrinks at each batch of lighter events."""
 
-    def __init__(
-        self, cap: int, target_seconds: float = 1.5, most_bytes: int | None = None
-    ) -> None:
+    def __init__(self, cap: int, most_bytes: int | None = None) -> None:
         self.cap = cap
         self.most_bytes = most_bytes
-        self.target_seconds = target_seconds
         self._event_bytes: float | None = None
         self._ceiling = float(cap)
         self._set(self.FIRST)
 
     def measured(self, events: int, seconds: float) -> None:
-        if events < self.events and (events <= self.SMALL or seconds <= self.target_seconds):
+        if events < self.events and (events <= self.SMALL or seconds <= self.TARGET_SECONDS):
             return
         self._ceiling = min(self._ceiling * self.CEILING_GROWTH, self.cap)
         rate = events / max(seconds, 1e-3)
-        ideal = max(rate * self.target_seconds, min(rate * self.SMALL_SECONDS, self.SMALL))
+        ideal = max(rate * self.TARGET_SECONDS, min(rate * self.SMALL_SECONDS, self.SMALL))
         self._set(min(max(ideal, self.events / 2), self.events * 2))
 
     def weighed(self, event_bytes: float) -> None:
@@ -193,12 +191,14 @@ class Handoff:
         self._ends = dict.fromkeys(partitions)
 
     def is_due(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:
-        """Return whether requested events are in no batch yet, after an update with ``safe``."""
+        """Return whether requested events in ``safe`` are in no batch yet. Updates the request."""
+        due = False
         for name in self._ends.keys() & safe.keys():
             requested = self._ends[name]
             end = safe[name] if requested is None else min(requested, safe[name])
             if end > delivered[name]:
                 self._ends[name] = end
+                due = True
             else:
                 del self._ends[name]
-        return any(end is not None for end in self._ends.values())
+        return due

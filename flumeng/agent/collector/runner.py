@@ -21,8 +21,9 @@ from flumeng.agent.collector.status import FAILED, RETRYING, RUNNING, STANDBY, S
 from flumeng.agent.collector.takeover import Surroundings, Takeover
 from flumeng.connectors.api.ranged import UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
-from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.platform.health_threshold import HealthThreshold
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Runner:
         self._apart = False
         self._hangs = 0
         self._status = StatusReport(around.report)
+        self._trouble = TroubleLog(log)
         self._partitions = Partitions(around.positions(self._on_change))
         self._takeover = Takeover(around, self._partitions, self._wake)
 
@@ -118,7 +120,7 @@ class Runner:
 
     def on_hang(self, seconds: float) -> None:
         text = f"the task hangs: ZooKeeper, a lake or Spark has not answered for {seconds:.0f} s"
-        self._status.log_trouble(logging.ERROR, f"task {self._assignment.key}: {text}")
+        self._trouble.log(logging.ERROR, "task %s: %s", self._assignment.key, text)
         self._say(self._assignment, FAILED, text)
 
     def _on_change(self) -> None:
@@ -169,9 +171,8 @@ class Runner:
         if letting_go and claim.quiet and not task.running:
             return self._let_go(claim)
         if not self._around.store.connected:
-            self._status.log_trouble(
-                logging.WARNING, f"task {claim.assignment.key} pauses: {PAUSE}"
-            )
+            text = "task %s pauses: %s"
+            self._trouble.log(logging.WARNING, text, claim.assignment.key, PAUSE)
             return LOOK_SECONDS
         if claim.error is not None:
             raise claim.error
@@ -213,7 +214,7 @@ class Runner:
             self._handed_off = claim.handoff
         if task.proven:
             self._proven = True
-            self._status.all_is_well(claim.assignment.key)
+            self._trouble.end("task %s works again", claim.assignment.key)
         if self._streak.health and task.caught_up:
             self._streak.succeed(all_is_done=True)
         if self._proven and not claim.outdated:
@@ -279,9 +280,8 @@ class Runner:
         elif isinstance(error, BrokenTogetherError):
             self._apart = True
         elif isinstance(error, UnavailableError | ConflictError):
-            self._status.log_trouble(
-                logging.WARNING, f"task {assignment.key} waits, and tries again: {error}"
-            )
+            text = "task %s waits, and tries again: %s"
+            self._trouble.log(logging.WARNING, text, assignment.key, error)
             if isinstance(error, UnavailableError) and self._around.store.connected:
                 self._streak.fail(unreachable=True)
                 self._say(assignment, RETRYING, str(error))
@@ -297,8 +297,8 @@ class Runner:
             self._apart = True
             self._hangs += 1
         self._retries.failed(assignment, draining=self._draining)
-        trace = None if isinstance(error, FlumengError | OSError) else error
-        self._status.log_trouble(logging.ERROR, f"task {assignment.key} failed: {error}", trace)
+        text = "task %s failed: %s"
+        self._trouble.log(logging.ERROR, text, assignment.key, error, cause=error)
         self._say(assignment, FAILED, str(error) or type(error).__name__)
 
     def _settle(

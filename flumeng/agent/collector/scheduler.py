@@ -42,16 +42,10 @@ class _Entry:
 class Scheduler:
     """Runs the turns of actors; thread-safe. ``turns``: number of turns so far."""
 
-    def __init__(
-        self,
-        *,
-        threads: int = TURNS_AT_ONCE,
-        turn_seconds: float = TURN_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.turns = 0
         self._clock = clock
-        self._threads = Threads("turn", threads, limit_seconds=turn_seconds, clock=clock)
+        self._threads = Threads("turn", TURNS_AT_ONCE, limit_seconds=TURN_SECONDS)
         self._news = threading.Condition()
         self._entries: dict[Actor, _Entry] = {}
         self._timers: list[tuple[float, int, _Entry]] = []

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from flumeng.config import registry
@@ -159,7 +160,7 @@ def start(
         session = builder.getOrCreate()
         if not options.local:
             session.sparkContext.addPyFile(str(archive(directory)))
-    except Py4JError as error:
+    except (Py4JError, PySparkRuntimeError) as error:
         if (half := SparkContext._active_spark_context) is not None:
             half.stop()  # later attempts would get this one
         lines = scrub(str(error)).strip().splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,8 +11,6 @@ from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.node.protocol import Message
 from flumeng.platform import fail_fast
 from flumeng.platform.scrubbing import scrub
-
-log = logging.getLogger(__name__)
 
 ERROR_CHARACTERS = 1000
 """Longest error in a status, since all errors of a node's tasks share one znode."""
@@ -47,7 +44,6 @@ class StatusReport:
         self._report = report
         self._saying = threading.Lock()
         self._stopped = False
-        self._trouble = ""
 
     def stop(self) -> None:
         with self._saying:
@@ -69,17 +65,6 @@ class StatusReport:
             if status != self.reported and not self._stopped:
                 self.reported = status
                 self._report(assignment.key, status)
-
-    def log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
-        """Log a trouble once, until another one comes or ``all_is_well`` logs its end."""
-        if sentence != self._trouble:
-            log.log(level, "%s", sentence, exc_info=trace)
-        self._trouble = sentence
-
-    def all_is_well(self, task: str) -> None:
-        if self._trouble:
-            log.info("task %s works again", task)
-        self._trouble = ""
 
 
 def _cut(error: str | None) -> str | None:

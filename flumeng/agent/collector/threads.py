@@ -32,18 +32,10 @@ class _Call:
 class Threads:
     """A pool that starts a thread when a call waits and none is idle, up to ``most``."""
 
-    def __init__(
-        self,
-        name: str,
-        most: int,
-        *,
-        limit_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, name: str, most: int, *, limit_seconds: float) -> None:
         self._name = name
         self._most = most
         self._limit_seconds = limit_seconds
-        self._clock = clock
         self._news = threading.Condition()
         self._waiting: deque[_Call] = deque()
         self._running: set[_Call] = set()
@@ -62,7 +54,7 @@ class Threads:
 
     def check_limits(self) -> None:
         """Replace the threads of calls over the limit, and report those calls."""
-        now = self._clock()
+        now = time.monotonic()
         with self._news:
             late = [call for call in self._running if now - call.began >= self._limit_seconds]
             for call in late:
@@ -98,7 +90,7 @@ class Threads:
                     self._news.wait()
                     self._idle -= 1
                 call = self._waiting.popleft()
-                call.began = self._clock()
+                call.began = time.monotonic()
                 self._running.add(call)
             call.run()
             with self._news:

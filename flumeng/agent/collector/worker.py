@@ -152,12 +152,8 @@ class Worker:
 
 
 def _assignment(task: Message) -> Assignment:
-    return Assignment(
-        flow=task["flow"],
-        task=task["task"],
-        epoch=task["epoch"],
-        revision=task["revision"],
-        spec=task["spec"],
+    return Assignment.of(
+        task,
         partitions=tuple(task["partitions"]),
         draining=task["state"] == "draining",
         handoff=task.get("handoff", 0),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 from flumeng.agent.discovery.scaler import Scaler
 from flumeng.agent.discovery.task import SOON_SECONDS, DiscoveryTask, Outcome, SupersededError
-from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
+from flumeng.agent.node.protocol import ALIVE_SECONDS, Assignment, Message, Parent
 from flumeng.config import SpecError, TaskRange, check_flow
 from flumeng.config.flow import FlowSpec
 from flumeng.connectors.api.finding import Finder, FindingTask
@@ -30,22 +30,8 @@ BACKOFF_MOST_SECONDS = 30.0
 STUCK_SECONDS = 120.0
 """A discovery that takes longer hangs: each of its calls has a far lower limit."""
 NEVER = float("inf")
-ASSIGNED = ("flow", "task", "epoch", "revision", "spec")
 
 MakeFinders = Callable[[FlowSpec, FindingTask], Sequence[Finder]]
-
-
-@dataclass(frozen=True)
-class Assignment:
-    flow: str
-    task: str
-    epoch: int
-    revision: int
-    spec: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.flow}/{self.task}"
 
 
 @dataclass(frozen=True)
@@ -123,8 +109,7 @@ class Worker:
 
     def configure(self, message: Message) -> None:
         tasks = (task for task in message["tasks"] if task["state"] != "draining")
-        named = (Assignment(**{name: task[name] for name in ASSIGNED}) for task in tasks)
-        assignments = {assignment.key: assignment for assignment in named}
+        assignments = {assignment.key: assignment for assignment in map(Assignment.of, tasks)}
         with self._news:
             for key in self._runs.keys() - assignments.keys():
                 self._let_go(self._runs.pop(key))

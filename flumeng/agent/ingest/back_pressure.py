@@ -30,7 +30,7 @@ class BackPressure:
 
     def hold(self, reason: str, text: str, now: float) -> None:
         if not self._reasons and now - self._until > GAP_SECONDS:
-            self._close()
+            self._before += max(0.0, self._until - self._since)
             self._since = now
         self._reasons[reason] = self._last = text
 
@@ -46,10 +46,4 @@ class BackPressure:
             return Held(reasons[0], seconds, self._before + seconds)
         if now - self._until <= GAP_SECONDS:
             return Held(self._last, now - self._since, self._before + self._until - self._since)
-        done = self._until - self._since if self._until > self._since else 0.0
-        return Held("", 0.0, self._before + done)
-
-    def _close(self) -> None:
-        if self._until > self._since:
-            self._before += self._until - self._since
-        self._since = self._until
+        return Held("", 0.0, self._before + max(0.0, self._until - self._since))

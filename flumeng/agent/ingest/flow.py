@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flumeng.agent.ingest.back_pressure import BackPressure, Held
@@ -16,6 +15,7 @@ from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.source_runner import SourceRunner
 from flumeng.agent.ingest.source_states import NotedState
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
+from flumeng.agent.node.protocol import Assignment
 from flumeng.config import FlowSpec, parse_flow, registry
 from flumeng.config.component import Component, SourceOptions
 from flumeng.config.policy import UNRESTRICTED, Policy
@@ -30,6 +30,7 @@ from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.rate_limit import RateLimit
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -110,19 +111,6 @@ def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
     return spec.durability, limits
 
 
-@dataclass(frozen=True)
-class Task:
-    flow: str
-    task: str
-    epoch: int
-    revision: int
-    spec: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.flow}/{self.task}"
-
-
 class FlowRunner:
     """Runs a flow's task until ``want(None)`` is carried out; then the journal is released and
     ``finished`` is done.
@@ -134,7 +122,7 @@ class FlowRunner:
 
     def __init__(
         self,
-        task: Task,
+        task: Assignment,
         journal_store: JournalStore,
         hostname: str,
         changed: Callable[[], None],
@@ -146,8 +134,8 @@ class FlowRunner:
         retry_seconds: float = 1.0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._assigned: Task | None = task
-        self._tried: Task | None = None
+        self._assigned: Assignment | None = task
+        self._tried: Assignment | None = None
         self._journal_store = journal_store
         self._hostname = hostname
         self._changed = changed
@@ -168,11 +156,12 @@ class FlowRunner:
         self._choked: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._error: str | None = None
+        self._retries = TroubleLog(log)
         self._backoff = Backoff(retry_seconds, RETRY_MOST_SECONDS)
         self._wake = asyncio.Event()
         self.finished = asyncio.create_task(self._run())
 
-    def want(self, task: Task | None) -> None:
+    def want(self, task: Assignment | None) -> None:
         """Set the task to run; None stops the sources and commits their received events."""
         if task != self._assigned:
             self._assigned = task
@@ -242,15 +231,14 @@ class FlowRunner:
                     await self._let_go()
                 await self._backoff.wait(self._wake)
             else:
-                if self._error:
-                    log.info("flow %s can receive events here again", task.flow)
+                self._retries.end("flow %s can receive events here again", task.flow)
                 self._tried, self._error = task, None
                 self._backoff.reset()
                 self._changed()
                 await self._wake.wait()
         await self._let_go()
 
-    async def _apply(self, task: Task) -> None:
+    async def _apply(self, task: Assignment) -> None:
         """Reconcile the journal and sources with the task. A new epoch restarts all sources."""
         if self._failure is not None:
             raise self._failure
@@ -398,11 +386,9 @@ class FlowRunner:
         self._failure = error
         self._wake.set()
 
-    def _note(self, task: Task, error: Exception) -> None:
+    def _note(self, task: Assignment, error: Exception) -> None:
         text = str(error) or type(error).__name__
-        if text != self._error:
-            trace = None if isinstance(error, (FlumengError, OSError)) else error
-            sentence = "flow %s cannot receive events here, retrying: %s"
-            log.error(sentence, task.flow, text, exc_info=trace)
+        sentence = "flow %s cannot receive events here, retrying: %s"
+        self._retries.log(logging.ERROR, sentence, task.flow, text, cause=error)
         self._tried, self._error = task, text
         self._changed()

@@ -216,7 +216,7 @@ class JournalStore:
         self._limited.add(journal.id)
         try:
             self._catch_up(journal)
-        except CorruptError as error:
+        except (CorruptError, JournalFailedError) as error:
             log.error("journal %s takes no more events: %s", journal.id, error)
             return False
         return True
@@ -318,8 +318,6 @@ class JournalStore:
         try:
             try:
                 self._give_up_replica(name, ended)
-            except JournalFailedError:
-                raise
             except CorruptError as error:
                 self._replace_damaged(name, ended, error)
         except (FlumengError, OSError) as error:

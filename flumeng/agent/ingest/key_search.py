@@ -4,6 +4,7 @@ reference of the key is in the journal, or in the text of a flow with waiting re
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from flumeng.config import parse_flow
@@ -11,6 +12,7 @@ from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Log
 from flumeng.journal.log.journal_cipher import JournalCipher
 from flumeng.platform.errors import FlumengError
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ class KeySearch:
         self._journals = journals
         self._texts: Mapping[str, str] = {}
         self._named: Mapping[str, tuple[str, ...]] = {}
-        self._failed: set[str] = set()
+        self._faults: defaultdict[str, TroubleLog] = defaultdict(lambda: TroubleLog(log))
 
     def set_texts(self, texts: Mapping[str, str]) -> None:
         if texts != self._texts:
@@ -35,10 +37,10 @@ class KeySearch:
             if cipher.lacks_key and (journal.closed or cipher.problem):
                 try:
                     changed |= _search(name, cipher, self._named.get(flow_of(name), ()))
-                except Exception:
-                    if name not in self._failed:
-                        log.exception("journal %s: cannot search its key; retrying", name)
-                    self._failed.add(name)
+                    self._faults[name].end("journal %s: its key can be searched again", name)
+                except Exception as error:
+                    text = "journal %s: cannot search its key; retrying: %r"
+                    self._faults[name].log(logging.ERROR, text, name, error, cause=error)
         return changed
 
 

@@ -21,6 +21,7 @@ from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.listening import resolve
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class SourceRunner:
         self._paused = False
         self._stopping = False
         self._trouble: Exception | None = None
-        self._logged = ""
+        self._failures = TroubleLog(log)
         self._backoff = Backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -149,12 +150,11 @@ class SourceRunner:
             self._changed()
             while not self._stopping and self._trouble is None:
                 try:
-                    proof_seconds = RETRY_MOST_SECONDS if self._logged else None
+                    proof_seconds = RETRY_MOST_SECONDS if self._failures.lasts else None
                     await asyncio.wait_for(self._wake.wait(), proof_seconds)
                 except TimeoutError:
                     self._backoff.reset()
-                    log.info("%s works again", self._name)
-                    self._logged = ""
+                    self._failures.end("%s works again", self._name)
                 self._wake.clear()
         finally:
             self._source = None
@@ -171,10 +171,8 @@ class SourceRunner:
         text = str(error) or type(error).__name__
         expected = isinstance(error, FlumengError)
         self._error = text if expected else f"source {self.component.name}: {text}"
-        if text != self._logged:
-            trace = None if isinstance(error, FlumengError | OSError) else error
-            log.warning("%s fails, retrying: %s", self._name, text, exc_info=trace)
-        self._logged = text
+        sentence = "%s fails, retrying: %s"
+        self._failures.log(logging.WARNING, sentence, self._name, text, cause=error)
         self._changed()
 
 

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from flumeng.agent.ingest.flow import FlowRunner, Task
+from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_store import Ended, JournalStore
 from flumeng.agent.ingest.key_search import KeySearch
 from flumeng.agent.ingest.liveness import stay_alive
 from flumeng.agent.ingest.measures import Measures
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
-from flumeng.agent.node.protocol import Message
+from flumeng.agent.node.protocol import Assignment, Message
 from flumeng.config import Component
 from flumeng.config.component import SourceOptions
 from flumeng.config.policy import UNRESTRICTED, Policy
@@ -70,7 +70,7 @@ class Worker:
         self._address = address
         self._send = send
         self._answers: int | None = None
-        self._tasks: dict[str, Task] | None = None
+        self._tasks: dict[str, Assignment] | None = None
         self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
         self._acks: dict[str, int] = {}
@@ -169,11 +169,7 @@ class Worker:
         """Set the tasks; draining ones do not run. ``chokes``: node's bytes per second by flow."""
         self._chokes = chokes
         self._tasks = {
-            task["flow"]: Task(
-                task["flow"], str(task["task"]), task["epoch"], task["revision"], task["spec"]
-            )
-            for task in tasks
-            if task.get("state") != "draining"
+            task["flow"]: Assignment.of(task) for task in tasks if task.get("state") != "draining"
         }
         self._reconcile()
 
@@ -238,7 +234,7 @@ class Worker:
             self._reconciling = True
             asyncio.get_running_loop().call_soon(self._reconcile)
 
-    def _start(self, name: str, task: Task) -> None:
+    def _start(self, name: str, task: Assignment) -> None:
         hostname = socket.gethostname()
         flow = FlowRunner(
             task,

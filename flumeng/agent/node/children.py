@@ -94,9 +94,10 @@ class Child:
         return ""
 
     def be_patient(self, seconds: float) -> None:
-        """Extend the child's limits of silence and of waiting by a pause of the node itself."""
+        """Extend the child's time limits by a pause of the node itself."""
         self.heard_at += seconds
         self.held_at += seconds
+        self.kill_at += seconds
 
     def forget(self) -> None:
         self.sent = self.answered = None

@@ -33,6 +33,7 @@ from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
     FlumengError,
+    ForbiddenError,
     UnavailableError,
     UserError,
 )
@@ -127,7 +128,7 @@ class Node:
         self._running_jobs = RunningJobs(home.path)
         self._running_jobs.take()
         self._unknown: set[str] = set()
-        self._past = events.Past(dict.fromkeys(home.journals()), home.is_restored)
+        self._past = events.Past(dict.fromkeys(home.journals()), home.run_mark.is_foreign)
         self._exit = self._registered = self._stopping = False
         self._session = 0
         self._is_ours = False
@@ -154,7 +155,7 @@ class Node:
         while not self._exit:
             self.turn()
         with contextlib.suppress(OSError):  # the next start uses this directory
-            self._home.mark_ended()
+            self._home.run_mark.clear()
 
     def _try_claim(self) -> None:
         try:
@@ -194,7 +195,7 @@ class Node:
 
     def _mark_running(self) -> None:
         try:
-            self._home.mark_running()
+            self._home.run_mark.set()
         except OSError as error:
             log.warning("cannot mark the data directory, copies may be taken for it: %s", error)
 
@@ -339,7 +340,8 @@ class Node:
             self._attempt("read delivered offsets", self._ask_for_deliveries)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Do ``work`` and record a failure. Raises UnavailableError and, if fatal, UserError."""
+        """Do ``work`` and record a failure, such as a refusal. Raises UnavailableError without an
+        answer and, if fatal, UserError."""
         trouble = ""
         try:
             work()
@@ -349,7 +351,7 @@ class Node:
             trouble = f"cannot {what} now, retrying: {conflict}"
         except HeldError as error:
             trouble = self._wait_for_holder(error)
-        except (CorruptError, UserError) as error:
+        except (CorruptError, ForbiddenError, UserError) as error:
             if isinstance(error, SupplantedError if self._registered else UserError):
                 raise
             trouble = f"cannot {what}: {error}"

@@ -104,25 +104,12 @@ class DataDirectory:
         except OSError as error:
             raise UserError(f"cannot lock {path / 'lock'}: {error.strerror}") from error
         try:
-            self._run_mark = RunMark(path, self._lock.fileno())
+            self.run_mark = RunMark(path, self._lock.fileno())
         except OSError as error:
             raise UserError(f"cannot read {path / RUN_MARK}: {error.strerror}") from error
 
     def close(self) -> None:
         self._lock.close()
-
-    @property
-    def is_restored(self) -> bool:
-        """Whether the directory is a copy of a running node's directory."""
-        return self._run_mark.is_foreign
-
-    def mark_running(self) -> None:
-        """Mark the directory, so that a copy is recognised. Raises OSError."""
-        self._run_mark.set()
-
-    def mark_ended(self) -> None:
-        """Remove the mark once all children have ended. Raises OSError."""
-        self._run_mark.clear()
 
     def journals(self) -> list[str]:
         """Return the local journals, without replicas of other nodes' journals."""
@@ -130,27 +117,27 @@ class DataDirectory:
         return sorted(path.name for path in directories if is_journal(path.name))
 
     def identity(self) -> str:
-        """Return the node's UUID, which the first start creates. Raises OSError."""
-        file = self.path / "uuid"
-        if not file.exists():
-            write_durably(file, uuid.uuid4().hex)
-        return file.read_text()
+        """Return the node's UUID, which the first start creates. Raises UserError."""
+        return self._written_once("uuid", uuid.uuid4().hex)
 
     def belong_to(self, cluster: str) -> None:
         """Bind the directory to the first cluster it joins. Raises UserError for another one."""
-        file = self.path / "cluster"
-        try:
-            if not file.exists():
-                write_durably(file, cluster)
-            other = file.read_text() != cluster
-        except OSError as error:
-            raise UserError(f"cannot read or write {file}: {error.strerror}") from error
-        if other:
+        if self._written_once("cluster", cluster) != cluster:
             raise UserError(
                 f"ZooKeeper holds another cluster than the one of {self.path}, whose journals "
                 "would be removed: restore it (`flumeng schema import`) or use another --data. "
-                f"If it is lost for good, apply its flows here and remove {file}"
+                f"If it is lost for good, apply its flows here and remove {self.path / 'cluster'}"
             )
+
+    def _written_once(self, name: str, text: str) -> str:
+        """Return the content of a file, which is ``text`` if there was none. Raises UserError."""
+        file = self.path / name
+        try:
+            if not file.exists():
+                write_durably(file, text)
+            return file.read_text()
+        except OSError as error:
+            raise UserError(f"cannot read or write {file}: {error.strerror}") from error
 
     def claim(self) -> Claim:
         """Return the last claim. Raises UserError for a damaged file, else UnavailableError."""

@@ -12,7 +12,8 @@ store.
    child is configured: an empty one would close every journal.
 5. An ingest worker gets the acks of its own journals, and all ingest tasks: a task runs when it
    runs in each worker.
-6. A child that is silent for longer than its limit is killed. Pauses of this process do not count.
+6. A child that is silent, or stops, for longer than its limit is killed. Pauses of this process do
+   not count.
 7. A flow that crashes the collector repeatedly is set aside: see ``CrashSuspects``.
 8. A collector whose Spark settings change drains and is restarted.
 9. Stopping: ingest accepts nothing more, the collector drains, then serving of journals ends.
@@ -61,11 +62,11 @@ class Machine:
         self._clock = clock
         self._limits = limits
         self._turned_at = clock()
-        self._children = {
+        self.children = {
             name: Child(name, backoff_seconds=BACKOFF_SECONDS)
             for name in children.names(roles, workers)
         }
-        self._ingest = [child for child in self._children.values() if child.role == INGEST]
+        self._ingest = [child for child in self.children.values() if child.role == INGEST]
         self._assigned: events.Assigned | None = None
         self._applied = -1
         self._acks: dict[str, int] = {}
@@ -87,7 +88,7 @@ class Machine:
         instructions = self._handle(event)
         if _matters(event) or self.story[-1].number != last_step:
             self.changes += 1
-        if all(child.answered == child.sent for child in self._children.values()):
+        if all(child.answered == child.sent for child in self.children.values()):
             self._applied = self._assigned.version if self._assigned else -1
         self.check()
         return instructions
@@ -109,8 +110,8 @@ class Machine:
         if isinstance(event, events.Stop):
             return self._on_stop(event)
         if isinstance(event, events.Tick):
-            return [i for child in self._children.values() for i in self._step(child, "tick")]
-        child = self._children[event.child]
+            return [i for child in self.children.values() for i in self._step(child, "tick")]
+        child = self.children[event.child]
         if isinstance(event, events.Ended):
             if child.state in (State.RUNNING, State.HUNG):
                 self._suspect(child, event)
@@ -130,17 +131,13 @@ class Machine:
         paused = now - self._turned_at - PAUSE_SECONDS
         self._turned_at = now
         if paused > 0:
-            for child in self._children.values():
+            for child in self.children.values():
                 child.be_patient(paused)
-
-    @property
-    def children(self) -> Mapping[str, Child]:
-        return self._children
 
     @property
     def status(self) -> NodeStatus:
         assigned = self._assigned.assignment.tasks if self._assigned else ()
-        tasks = children.statuses(self._children.values(), assigned)
+        tasks = children.statuses(self.children.values(), assigned)
         if self._assigned and self._assigned.unreadable:
             tasks |= children.unreadable(tasks, self._assigned)
         tasks |= children.set_aside(tasks, assigned, self._suspects)
@@ -149,13 +146,13 @@ class Machine:
             tasks=tasks,
             journals_told=self.knows_all_journals,
             problems=self._problems,
-            spark_ui=next((c.spark_ui for c in self._children.values() if c.spark_ui), ""),
+            spark_ui=next((c.spark_ui for c in self.children.values() if c.spark_ui), ""),
         )
 
     @property
     def _problems(self) -> dict[str, str]:
-        trouble = {child.name: child.trouble for child in self._children.values() if child.trouble}
-        held = {c.name: f"held: {c.held}" for c in self._children.values() if c.held}
+        trouble = {child.name: child.trouble for child in self.children.values() if child.trouble}
+        held = {c.name: f"held: {c.held}" for c in self.children.values() if c.held}
         locked = {
             f"journal {name}": journal["locked"]
             for name, journal in (self.journals or {}).items()
@@ -191,7 +188,7 @@ class Machine:
         return self._address_of(COLLECT)
 
     def _address_of(self, child: str) -> str:
-        process = self._children.get(child)
+        process = self.children.get(child)
         return process.address if process else ""
 
     @property
@@ -210,7 +207,7 @@ class Machine:
     def not_running(self) -> tuple[str, ...]:
         return tuple(
             child.name
-            for child in self._children.values()
+            for child in self.children.values()
             if child.state is not State.RUNNING and self._needed(child)
         )
 
@@ -230,7 +227,7 @@ class Machine:
         return frozenset(name for child in self._ingest for name in child.awaited)
 
     def check(self) -> None:
-        for child in self._children.values():
+        for child in self.children.values():
             state = child.address or child.tasks or child.journals
             assert child.state not in (State.ABSENT, State.WAITING) or not state, child
         assert not (self._stopping and self._any(State.WAITING)), "waits while it stops"
@@ -241,7 +238,7 @@ class Machine:
         cause = f"{count} task{'' if count == 1 else 's'}"
         self._record("node", "wanted", before, f"assignment {event.version}", cause)
         self._assigned = event
-        return [i for child in self._children.values() for i in self._step(child, "wanted")]
+        return [i for child in self.children.values() for i in self._step(child, "wanted")]
 
     def _on_acked(self, event: events.Acked) -> list[Instruction]:
         acks = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
@@ -313,7 +310,7 @@ class Machine:
     def _on_stop(self, event: events.Stop) -> list[Instruction]:
         self._record("node", "stop", "running", "stopping")
         self._stopping = event
-        steps = [i for child in self._children.values() for i in self._step(child, "stop")]
+        steps = [i for child in self.children.values() for i in self._step(child, "stop")]
         return [*steps, *self._finish()]
 
     def _step(self, child: Child, event: str, detail: Any = None) -> list[Instruction]:
@@ -417,9 +414,10 @@ class Machine:
 
     def _watch(self, child: Child, _detail: object) -> list[Instruction]:
         """Kill a hung child; send a collector its suspects when these change."""
-        if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
-            return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
-        return self._kill_if_hung(child, None)
+        killed = self._kill_if_hung(child, None)
+        if killed or child.role != COLLECT or child.suspects == self._suspects.at(self._clock()):
+            return killed
+        return self._on_wanted_running(child, None)
 
     def _kill_if_hung(self, child: Child, _detail: object) -> list[Instruction]:
         why = child.hang(self._clock(), self._limits)
@@ -499,7 +497,7 @@ class Machine:
         serving = [child for child in self._ingest if child.state is State.RUNNING]
         if serving and not self._alive(COLLECT):
             return [instruction for child in serving for instruction in self._stop(child, 0.0)]
-        if all(child.state is State.ABSENT for child in self._children.values()):
+        if all(child.state is State.ABSENT for child in self.children.values()):
             return [events.Exit()]
         return []
 
@@ -550,11 +548,11 @@ class Machine:
         return [events.Tell(child.name, message)]
 
     def _alive(self, name: str) -> bool:
-        child = self._children.get(name)
+        child = self.children.get(name)
         return child is not None and child.state is not State.ABSENT
 
     def _any(self, state: State) -> bool:
-        return any(child.state is state for child in self._children.values())
+        return any(child.state is state for child in self.children.values())
 
 
 def _matters(event: Event) -> bool:

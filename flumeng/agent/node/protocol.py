@@ -23,7 +23,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import IO, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import IO, Annotated, Any, Literal, Self
 
 import msgspec
 
@@ -35,6 +36,27 @@ URL_CHARACTERS = 1000
 
 class MessageError(ValueError):
     """A malformed message."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A task of a ``configure`` message; ``spec`` is the text of its flow."""
+
+    flow: str
+    task: str
+    epoch: int
+    revision: int
+    spec: str
+
+    @classmethod
+    def of(cls, task: Mapping[str, Any], **more: Any) -> Self:
+        """Return the task with ``more`` fields of a subclass."""
+        named = ("flow", "task", "epoch", "revision", "spec")
+        return cls(*(task[name] for name in named), **more)
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
 
 
 class Parent:

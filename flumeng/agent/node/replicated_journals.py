@@ -147,11 +147,8 @@ class CurrentTexts:
         for flow, record in zip(due, records, strict=True):
             number = record.value.revision if isinstance(record, Versioned) else None
             if number is not None and self._texts.get(flow, (None, ""))[0] != number:
-                self._read(flow, number)
+                (revision,) = self._store.read_each([paths.revision(flow, str(number))])
+                if isinstance(revision, Versioned) and self._trusts(flow, revision.value):
+                    self._texts[flow] = number, revision.value.effective
             self._polls.seen(flow, number)
         return {flow: text for flow, (_, text) in self._texts.items()}
-
-    def _read(self, flow: str, number: int) -> None:
-        (revision,) = self._store.read_each([paths.revision(flow, str(number))])
-        if isinstance(revision, Versioned) and self._trusts(flow, revision.value):
-            self._texts[flow] = number, revision.value.effective

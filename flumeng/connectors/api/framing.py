@@ -37,6 +37,8 @@ _PRIORITY = b"<"  # begins each syslog message
 
 _FRAME = re.compile(rb"(?<![0-9])([1-9][0-9]{0,7}) <[0-9]{1,3}>")
 _FRAME_BYTES = 15  # of a count, a priority, and one byte before
+_INVALID = "an invalid octet count: lines are cut at newlines until the next valid count"
+_TOO_HIGH = "octet counts that are one too high, which is corrected"
 _HEAD = re.compile(rb"[1-9][0-9]{0,7} <[0-9]{1,3}>")
 _PROXY = b"PROXY "  # a load balancer may send one such line first
 
@@ -108,10 +110,10 @@ class Framer:
         "_partial",
         "_recent",
         "_skip",
+        "complaint",
         "malformed",
         "skipped",
     )
-    complaint = "an invalid octet count: lines are cut at newlines until the next valid count"
     hopeless = False
 
     def __init__(self, framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> None:
@@ -128,6 +130,7 @@ class Framer:
         self._recent = b""  # the last bytes since then
         self.skipped = 0
         self.malformed = False
+        self.complaint = _INVALID
 
     @property
     def held(self) -> int:
@@ -145,7 +148,7 @@ class Framer:
         self._partial.clear()
         begin = data.lstrip(b"\r\n\0")
         proxy = begin.startswith(_PROXY)
-        line_end = begin.find(_NEWLINE) + 1 if proxy else 0
+        line_end = begin.find(_NEWLINE, 0, self._limit) + 1 if proxy else 0
         undecided = proxy and not line_end and len(begin) < self._limit
         if not begin or undecided or _PROXY.startswith(begin):
             self._partial += begin
@@ -232,7 +235,7 @@ class Framer:
         rest = self._walk(data, starts, ends)
         messages = [Messages(data, (starts, ends))] if starts else []
         if self._lost:
-            self.malformed, self._counting = True, False
+            self.malformed, self._counting, self.complaint = True, False, _INVALID
             return messages + self._recover(data[rest:])
         self._partial += memoryview(data)[rest:]
         return messages
@@ -290,7 +293,7 @@ class Framer:
         if end != len(data) and not _HEAD.match(data, end):
             return None
         ends[-2], ends[-1] = head, end
-        self.malformed = True
+        self.malformed, self.complaint = True, _TOO_HIGH
         return end
 
     def _believes(self, count: int, first: bytes) -> bool:
@@ -329,11 +332,11 @@ class PrefixedFramer(Framer):
     """Framing by a length before each message, 4 bytes big-endian."""
 
     __slots__ = ()
-    complaint = "an invalid length prefix: the rest of the data is discarded"
     hopeless = True
 
     def __init__(self, max_line_bytes: int) -> None:
         super().__init__("octet-counted", max_line_bytes)
+        self.complaint = "an invalid length prefix: the rest of the data is discarded"
 
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
         if self.malformed:

@@ -80,10 +80,10 @@ class Reach:
     """The readable part of a partition: [``floor``, ``safe``) at ``address``, which only the
     partition's reader interprets.
 
-    ``held``: number of unreadable events from ``safe`` on. ``trouble``: why nothing is read until a
-    person acts; a server that does not answer has no ``Reach``. A ``closed`` partition gets no more
-    events, a ``full`` one none until the next ack. [``gone_from``, ``gone_below``), unless empty,
-    was lost for the reason ``gone_why``, and is skipped; if it begins at 0, ``floor`` is 0.
+    ``held``: how many offsets from ``safe`` on are unreadable. ``trouble``: why nothing is read
+    until a person acts; a server that does not answer has no ``Reach``. A ``closed`` partition gets
+    no more events, a ``full`` one none until the next ack. [``gone_from``, ``gone_below``), unless
+    empty, was lost for the reason ``gone_why``, and is skipped; if it begins at 0, ``floor`` is 0.
     ``contents``: event counts when offsets do not count events; its addresses omit the unreadable
     parts ``left_out``. An exact repetition of a batch can be read up to ``repeatable``, even above
     ``safe``. ``leader_epoch``: of the server that has all events below ``safe``; None if unknown,

@@ -54,7 +54,9 @@ class RangedInput(ABC):
 
     @abstractmethod
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
-        """Return readable ends, without unknown partitions. Called up to four times a second."""
+        """Return readable ends, without unknown partitions. Called every 0.3 s while they change,
+        else every second, and at once when a task starts, stops or needs them; with
+        ``Ends.incarnation`` also after each batch that is read."""
 
     @abstractmethod
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -63,7 +65,8 @@ class RangedInput(ABC):
 
         Batches have a column ``seq``, the offsets as int64, and any of ``body`` (binary), ``ts``
         (timestamp in UTC, else the time of reading), ``host``, ``attrs`` and the columns of
-        ``schema``. The same range gives the same events until it is acked.
+        ``schema``. The same range gives the same events until it is acked. Raise an error when
+        some are missing: as offsets may have gaps, a range that ends early is acked as a whole.
         """
 
     def close(self) -> None:  # noqa: B027  an input without connections has none to close

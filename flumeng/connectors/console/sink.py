@@ -20,13 +20,21 @@ SHOWN_SCHEMA = pa.schema([pa.field("lines", pa.list_(pa.string())), pa.field("ev
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
-class ConsoleSink:
+class NoopSink:
     roots = ()
     identified = writes_at_once = False
 
-    def __init__(self, _options: Console, _task: TaskRevision) -> None:
+    def __init__(self, _options: Console | Noop, _task: TaskRevision) -> None:
         """Accept the arguments of every sink; there is nothing to set."""
 
+    def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
+        return batch.arrow(count, COUNT_SCHEMA)
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        return Written(sum(row["events"] for row in rows))
+
+
+class ConsoleSink(NoopSink):
     def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
         return batch.arrow(show, SHOWN_SCHEMA)
 
@@ -38,20 +46,6 @@ class ConsoleSink:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
         return Written(events)
-
-
-class NoopSink:
-    roots = ()
-    identified = writes_at_once = False
-
-    def __init__(self, _options: Noop, _task: TaskRevision) -> None:
-        """Accept the arguments of every sink; there is nothing to set."""
-
-    def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
-        return batch.arrow(count, COUNT_SCHEMA)
-
-    def written(self, rows: Sequence[Row]) -> Written:
-        return Written(sum(row["events"] for row in rows))
 
 
 def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

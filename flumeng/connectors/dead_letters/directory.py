@@ -16,6 +16,7 @@ from flumeng.events.pattern_path import PatternPath
 from flumeng.platform import secrets
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.file_store import FileStore, open_store
+from flumeng.platform.memory import require_memory
 from flumeng.platform.options.patterns import FIELD, fixed_part, split_query
 from flumeng.platform.remote_store import Resolve
 
@@ -74,6 +75,7 @@ class DeadLetterDirectory:
             raise UserError(f"no permission to read or write {path}: {error}") from error
         except OSError as error:
             if error.errno is None and "AWS Error" not in str(error):
+                require_memory(error)
                 raise CorruptError(f"{path}: {error}") from error
             explained = self.store.explained(error)
             if isinstance(explained, OSError):

@@ -243,7 +243,7 @@ BODY = pa.schema([EVENT_SCHEMA.field("body")])
 @dataclass
 class Listing:
     """``files`` that have dead letters to take. ``replayed``: number of selected ones taken before;
-    ``bodiless``: number of the others in files whose first row has no body, which are left out."""
+    ``bodiless``: number of the others in files in which no row has a body, which are left out."""
 
     files: list[ListedFile] = field(default_factory=list)
     replayed: int = 0
@@ -294,5 +294,4 @@ def list_dead_letters(
 
 
 def _lacks_bodies(letters: Letters) -> bool:
-    first = next(letters.read(BODY, 0, 1), None)
-    return first is None or first["body"].null_count == first.num_rows
+    return all(batch["body"].null_count == batch.num_rows for batch in letters.read(BODY))

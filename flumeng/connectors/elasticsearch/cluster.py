@@ -155,7 +155,7 @@ class Cluster:
         with self._installing:
             if index in self._steady:
                 return
-            target = f"/_alias/{quote(target_of(index), safe='*')}"
+            target = f"/_alias/{quote(INDEX_PART.sub('*', index), safe='*')}"
             status, answer = self._request("GET", target, {}, None)
             if status not in (200, 403, 404):
                 raise _error(status, answer)
@@ -280,11 +280,6 @@ class _Alias(msgspec.Struct):
 
 class _Aliases(msgspec.Struct):
     aliases: dict[str, _Alias] = {}
-
-
-def target_of(index: str) -> str:
-    """Return the option ``index`` as a wildcard for the index names that it produces."""
-    return INDEX_PART.sub("*", index)
 
 
 def moving(content: bytes, index: str) -> str | None:

@@ -24,7 +24,7 @@ from flumeng.connectors.forward.options import ForwardSyslog, ForwardTcp
 from flumeng.events import json_text
 from flumeng.events.columns import check_plain, texts
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.errors import UnavailableError
 
 PIECE_BYTES = 1024 * 1024
 AVOID_SECONDS = 60.0
@@ -96,9 +96,10 @@ class Forward:
 
     def _connect(self) -> _Connection:
         """Connect to the first target that answers; those with recent failures come last."""
-        now = time.monotonic()
+        recent = time.monotonic() - AVOID_SECONDS
+        targets = self.options.targets
         errors = []
-        for target in sorted(self.options.targets, key=lambda address: _avoided(address, now)):
+        for target in sorted(targets, key=lambda a: _failed_at.get(a, recent) > recent):
             try:
                 return _Connection(target, self.options.tls, self.options.timeout_seconds)
             except UnavailableError as error:
@@ -113,7 +114,7 @@ class _Connection:
         self._target = target
         host, _, port = target.rpartition(":")
         host = host.strip("[]")
-        context = None if tls is None else _context(tls)
+        context = None if tls is None else tls.context()
         with self._translated("connect"):
             self._socket = socket.create_connection(
                 (host, int(port)), min(seconds, CONNECT_SECONDS)
@@ -194,20 +195,3 @@ def _bytes(parts: pa.BinaryArray) -> memoryview:
     bounds = np.frombuffer(offsets, np.int32)
     first, last = bounds[parts.offset], bounds[parts.offset + len(parts)]
     return memoryview(values)[first:last]
-
-
-def _avoided(target: str, now: float) -> bool:
-    return now - _failed_at.get(target, -AVOID_SECONDS) < AVOID_SECONDS
-
-
-def _context(tls: ClientTls) -> ssl.SSLContext:
-    files = str(tls.ca)
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if tls.certificate is not None:
-            files = f"{tls.certificate} and {tls.key}"
-            context.load_cert_chain(tls.certificate, tls.key, password="")
-    except (OSError, ValueError) as error:
-        raise UserError(f"tls: {files}: {error}") from error
-    return context

@@ -69,7 +69,7 @@ class GroupSink:
     @property
     def trouble(self) -> str:
         """Description of members that fail while others take the events; empty if none fails."""
-        return self._described("in back-off", self._availability.failing())
+        return self._described("failed when last tried", self._availability.failing())
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         self._place = attempt.dead_letters.place

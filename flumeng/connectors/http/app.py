@@ -302,9 +302,9 @@ class HttpApp:
             raise RefusedError(429, "too many bytes in flight: retry later") from error
         except MemoryError as error:
             self._memory_shortage.warning(
-                "http: requests are refused, since this node is out of memory"
+                "http: requests are refused, since this node is out of memory or threads"
             )
-            raise RefusedError(503, "this node is out of memory: retry later") from error
+            raise RefusedError(503, "this node is out of memory or threads: retry later") from error
 
     async def _pieces(
         self, headers: Mapping[bytes, bytes], content_type: str, body: ReceivedBody, memory: Share
@@ -317,7 +317,11 @@ class HttpApp:
         parse = functools.partial(http_body.pieces, data, encoding, content_type, limit, memory)
         if encoding in ("", "identity") and len(data) <= PARSE_ASIDE_BYTES:
             return parse()
-        return await asyncio.get_running_loop().run_in_executor(_parsers(), parse)
+        try:
+            parsed = asyncio.get_running_loop().run_in_executor(_parsers(), parse)
+        except RuntimeError as error:  # no new thread
+            raise MemoryError(str(error)) from error
+        return await parsed
 
     def _require_ready(self) -> None:
         if self._stopping:

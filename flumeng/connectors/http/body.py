@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flumeng.connectors.api.framing import Framer, Messages
 from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.json_surrogates import without_surrogates
+from flumeng.platform.memory import require_memory
 
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000
@@ -107,23 +108,31 @@ class MemoryBound:
         try:
             yield share
         finally:
-            share.give_back_to(0)
+            share.end()
 
 
 class Share:
     def __init__(self, bound: MemoryBound) -> None:
         self.held_bytes = 0
         self._bound = bound
+        self._ended = False
 
     def take(self, nbytes: int) -> None:
         """Reserve memory before allocation. Raises OverBoundError, and then reserves nothing."""
         bound = self._bound
         with bound.lock:
             held = bound.held_bytes + nbytes
+            if self._ended:
+                raise OverBoundError("the request has ended")
             if held > bound.most_bytes and bound.held_bytes > self.held_bytes:
                 raise OverBoundError(f"{held} of at most {bound.most_bytes} bytes are in use")
             bound.held_bytes = held
             self.held_bytes += nbytes
+
+    def end(self) -> None:
+        """Give all back. A thread that still parses the body takes nothing more."""
+        self._ended = True
+        self.give_back_to(0)
 
     def give_back_to(self, nbytes: int) -> None:
         with self._bound.lock:
@@ -193,6 +202,7 @@ def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
                     raise too_large(most_bytes)
                 parts.append(part)
     except OSError as error:
+        require_memory(error)
         raise RefusedError(400, f"the body is not {encoding}: {error}") from error
     memory.take(size)
     data = b"".join(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from ssl import SSLCertVerificationError
+from ssl import SSLCertVerificationError, create_default_context
 
 import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader, SSLError
@@ -112,9 +112,17 @@ def _ask(endpoint: Endpoint, body: bytes | None, key: str) -> Answer:
         cause = error.args[0] if isinstance(error, SSLError) else None
         if isinstance(cause, SSLCertVerificationError):
             raise UserError(f"{endpoint}: its certificate is not trusted: {error}") from error
-        if isinstance(cause, FileNotFoundError | PermissionError):
-            raise UserError(f"http: cannot read {endpoint.ca}: {cause.strerror}") from error
+        if cause is not None and endpoint.ca is not None:
+            _require_certificates(endpoint.ca)
         return Answer(0, f"no answer: {error}")
+
+
+def _require_certificates(ca: str) -> None:
+    """Raise UserError for a file that cannot be read, or has no certificates."""
+    try:
+        create_default_context(cafile=ca)
+    except OSError as error:
+        raise UserError(f"http: cannot read {ca}: {error.strerror}") from error
 
 
 def _read(response: urllib3.BaseHTTPResponse) -> Answer:

@@ -17,7 +17,8 @@ from flumeng.connectors.http.body import RefusedError
 from flumeng.connectors.network.peers import Client
 from flumeng.connectors.network.senders import SenderAuth
 from flumeng.platform import secrets
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -45,27 +46,29 @@ class Senders:
         """Allowed senders by path, longer paths first."""
         challenges = [_BEARER] * bool(options.tokens) + [_BASIC] * bool(options.users)
         self._challenge = ((b"www-authenticate", ", ".join(challenges).encode()),)
+        self._trouble = TroubleLog(log)
         self.problem = ""
 
     async def start(self) -> None:
-        """Read the secrets. Raises UserError for a missing secret or a malformed token."""
+        """Read the secrets. Raises as ``secrets.resolve``, and UserError for a malformed
+        token."""
         self._tokens, self._passwords = await asyncio.to_thread(self._read)
 
     async def refresh(self) -> None:
         problem = ""
         try:
             self._tokens, self._passwords = await asyncio.to_thread(self._read)
-        except UserError as error:
+        except (UnavailableError, UserError) as error:
             problem = (
                 f"auth of the http source at {self._address} still uses all the old secrets, until "
                 f"each can be read: {error}"
             )
+            self._trouble.log(logging.WARNING, "%s", problem)
+        else:
+            text = "auth of the http source at %s: all secrets are read again"
+            self._trouble.end(text, self._address)
         if problem != self.problem:
             self.problem = problem
-            if problem:
-                log.warning("%s", problem)
-            else:
-                log.info("auth of the http source at %s: all secrets are read again", self._address)
             self._changed()
 
     def require(self, path: str, authorization: bytes, client: Client) -> str:

@@ -17,6 +17,7 @@ from flumeng.journal.serving import watch_client
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform import fail_fast
 from flumeng.platform.errors import CorruptError, UnavailableError
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +47,14 @@ def backoff_seconds(failures: int) -> float:
 @dataclass(eq=False)
 class _Server:
     """The watch of one server. ``answered``: the watch has answered. ``again``: replace the watch
-    although ``names`` are the same. ``level``: the highest logged since its last answer."""
+    although ``names`` are the same."""
 
     address: str
     names: frozenset[str]
     answered: bool = False
     again: bool = False
     failures: int = 0
-    level: int = logging.NOTSET
+    trouble: TroubleLog = field(default_factory=lambda: TroubleLog(log), repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
@@ -61,14 +62,9 @@ class PositionWatcher(WatchedEnds[Reach]):
     """Watcher of all servers of watched journals, in one thread. Silent servers delay only their
     own journals, which then have no known end. ``follow`` watches one server."""
 
-    def __init__(
-        self,
-        addresses: Addresses,
-        follow: Follow = watch_client.watch,
-        poll_seconds: float = POLL_SECONDS,
-    ) -> None:
+    def __init__(self, addresses: Addresses, follow: Follow = watch_client.watch) -> None:
         super().__init__()
-        self.poll_seconds = poll_seconds
+        self.poll_seconds = POLL_SECONDS
         self._addresses = addresses
         self._follow = follow
         self._closing = False
@@ -205,9 +201,8 @@ class PositionWatcher(WatchedEnds[Reach]):
         return False
 
     def _on_answer(self, server: _Server, number: int, answer: WatchAnswer) -> None:
-        if server.failures:
-            log.info("journal server %s answers again", server.address)
-        server.answered, server.failures, server.level = True, 0, logging.NOTSET
+        server.trouble.end("journal server %s answers again", server.address)
+        server.answered, server.failures = True, 0
         self._missing -= answer.positions.keys()
         self._missing.update(answer.not_served)
         self._lose(answer.not_served)
@@ -235,8 +230,6 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._learn(dict.fromkeys(server.names, trouble), next(self._requests))
 
     def _fail(self, server: _Server, level: int, why: str, cause: Exception | None = None) -> None:
-        if level > server.level:
-            text = "journals of server %s are not read, it is asked again: %s"
-            log.log(level, text, server.address, why, exc_info=cause)
-            server.level = level
+        text = "journals of server %s are not read, it is asked again: %s"
+        server.trouble.log(level, text, server.address, why, cause=cause, kind=level)
         server.failures += 1

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 
 from flumeng.connectors.api.ranged import CutError
 from flumeng.connectors.kafka import admin
@@ -52,11 +52,13 @@ class Topic:
 
 @dataclass(frozen=True)
 class Described:
-    """Descriptions of topics. ``absent`` ones certainly do not exist; ``refused``: other errors."""
+    """Descriptions of topics. ``absent`` ones certainly do not exist. ``refused``: other errors for
+    a person; ``unanswered``: passing errors, such as a missing leader."""
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
+    unanswered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class Brokers(Protocol):
 
     def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         """Return times, in microseconds, of the messages at these offsets, or of the next messages.
-        Partitions that do not answer in time, or exceed TIMES_AT_ONCE, are missing."""
+        Partitions that do not answer in time, or exceed TIMES_AT_ONCE, or whose messages have no
+        time, are missing."""
 
     def compare(self, key: PartitionKey, offset: int, leader_epoch: int) -> None:
         """Raise CutError when the log was truncated below ``offset`` after the given leader epoch.
@@ -110,6 +113,7 @@ class KafkaBrokers:
         existing: dict[str, Topic] = {}
         absent: set[str] = set()
         refused: dict[str, str] = {}
+        unanswered: dict[str, UnavailableError] = {}
         for name, future in self._admin.topics(topics).items():
             try:
                 description = self._admin.answer(future)
@@ -118,12 +122,17 @@ class KafkaBrokers:
                     absent.add(name)
                 else:
                     refused[name] = str(error)
+            except UnavailableError as error:
+                unanswered[name] = error
             else:
                 numbers = tuple(sorted(partition.id for partition in description.partitions))
                 existing[name] = Topic(
                     id_text(str(description.topic_id)), numbers, description.is_internal
                 )
-        return Described(existing, frozenset(absent), refused)
+        if len(unanswered) == len(topics):
+            raise next(iter(unanswered.values()))
+        texts = {name: str(error) for name, error in unanswered.items()}
+        return Described(existing, frozenset(absent), refused, texts)
 
     def offsets(self, keys: Collection[PartitionKey], bound: Bound) -> Offsets:
         if not keys:
@@ -164,7 +173,9 @@ class KafkaBrokers:
             try:
                 for message in self._first(requested):
                     key = (message.topic(), message.partition())
-                    times.setdefault(key, message.timestamp()[1] * 1000)
+                    kind, milliseconds = message.timestamp()
+                    if kind != TIMESTAMP_NOT_AVAILABLE and milliseconds >= 0:
+                        times.setdefault(key, milliseconds * 1000)
             except KafkaException:
                 self._drop_consumer()
         return times

@@ -31,7 +31,7 @@ def columns(batch: MessageBatch, chosen: Numbers) -> Columns:
     milliseconds, kinds, handles = batch.examined(chosen)
     return {
         "body": binaries(batch.of("body", chosen), batch.of("body_bytes", chosen)),
-        "ts": times(milliseconds, kinds == NO_TIME),
+        "ts": times(milliseconds, kinds),
         "seq": pa.array(batch.of("offset", chosen)),
         "key": binaries(batch.of("key", chosen), batch.of("key_bytes", chosen)),
         "headers": _headers(handles),
@@ -53,8 +53,10 @@ def binaries(addresses: Numbers, sizes: Numbers) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
 
 
-def times(milliseconds: Numbers, none: Numbers) -> pa.Array:
-    """Return the column ``ts`` from milliseconds since 1970, null where ``none`` is true."""
+def times(milliseconds: Numbers, kinds: Numbers) -> pa.Array:
+    """Return the column ``ts`` from milliseconds since 1970 and librdkafka's timestamp types. Since
+    format 1 a message without a timestamp has -1, which is null as NO_TIME is."""
+    none = (kinds == NO_TIME) | (milliseconds < 0)
     column = pa.array(milliseconds, pa.timestamp("ms", "UTC"), mask=none)
     return column.cast(READ_SCHEMA.field("ts").type, safe=False)
 

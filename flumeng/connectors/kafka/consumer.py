@@ -28,13 +28,10 @@ PROGRESS_SECONDS = 8.0
 
 
 class RangeConsumer:
-    """Reader for one thread at a time; unusable after an error. ``clock``: monotonic seconds."""
+    """Reader for one thread at a time; unusable after an error."""
 
-    def __init__(
-        self, access: Access, *, committed: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, access: Access, *, committed: bool) -> None:
         self._access = access
-        self._clock = clock
         self._trouble: Any = None
         try:
             self._client = Client(consumer_settings(access, committed=committed), self._note)
@@ -51,7 +48,7 @@ class RangeConsumer:
         Raises CorruptError when ``start`` no longer exists or data is damaged, UserError, and
         UnavailableError when nothing arrives for PROGRESS_SECONDS.
         """
-        label, at, moved_at = f"{topic} [{number}]", start, self._clock()
+        label, at, moved_at = f"{topic} [{number}]", start, time.monotonic()
         self._client.assign(topic, number, start)
         while at < end:
             with self._client.take(min(end - at, MESSAGES_AT_ONCE), WAIT_SECONDS) as batch:
@@ -59,9 +56,9 @@ class RangeConsumer:
                 if len(chosen) or at_end:
                     on_taken()
                     at = end if at_end else int(batch.records["offset"][chosen[-1]]) + 1
-                    moved_at = self._clock()
+                    moved_at = time.monotonic()
                     converted = [columns(batch, piece) for piece in pieces(batch, chosen)]
-                elif self._clock() - moved_at > PROGRESS_SECONDS:
+                elif time.monotonic() - moved_at > PROGRESS_SECONDS:
                     raise self._no_progress(label, at)
                 else:
                     continue

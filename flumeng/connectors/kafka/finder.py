@@ -19,7 +19,14 @@ from collections.abc import Collection, Mapping
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.admin import Bound
-from flumeng.connectors.kafka.brokers import Brokers, Described, KafkaBrokers, PartitionKey, Topic
+from flumeng.connectors.kafka.brokers import (
+    Brokers,
+    Described,
+    KafkaBrokers,
+    Offsets,
+    PartitionKey,
+    Topic,
+)
 from flumeng.connectors.kafka.partition_names import (
     ID_CHARACTERS,
     TOPIC_CHARACTERS,
@@ -29,7 +36,7 @@ from flumeng.connectors.kafka.partition_names import (
 from flumeng.connectors.kafka.source_options import PARTITION, KafkaSource
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.texts import time_of
 
 NAMED = 3
@@ -64,6 +71,8 @@ class KafkaFinder:
             brokers.close()
         if described.refused:
             raise UserError(next(iter(described.refused.values())))
+        if described.unanswered:
+            raise UnavailableError(next(iter(described.unanswered.values())))
         if described.absent:
             raise UserError(
                 f"kafka: there is no topic {', '.join(sorted(described.absent))}, or it is not "
@@ -204,7 +213,10 @@ class _Search:
 
     def _begin(self, fresh: Mapping[PartitionKey, str], to: str) -> None:
         """Set the start of new partitions. Partitions whose start is unknown are left out."""
-        starts = self._brokers.offsets(fresh, bound_of(to))
+        try:
+            starts = self._brokers.offsets(fresh, bound_of(to))
+        except UnavailableError as error:
+            starts = Offsets({}, str(error))
         missing = [name for key, name in fresh.items() if key not in starts.by_partition]
         for name in missing:
             del self._offers[name]
@@ -215,7 +227,7 @@ class _Search:
             self._offers[name] = Offer(offset, self._offers[name].end)
 
     def _miss(self) -> None:
-        for topic, why in self._described.refused.items():
+        for topic, why in {**self._described.refused, **self._described.unanswered}.items():
             self._kept |= self._earlier[topic].keys()
             self._troubles.append(why)
         for topic in self._described.absent:

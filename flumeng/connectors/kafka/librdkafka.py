@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
-from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -98,12 +97,7 @@ class MessageBatch:
     def __enter__(self) -> MessageBatch:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         destroy(self._messages)
 
 

@@ -3,13 +3,14 @@ ends each time, beginnings every BEGINNINGS_SECONDS. Dead brokers delay only the
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flumeng.connectors.kafka.brokers import Brokers, Described, PartitionKey
 from flumeng.connectors.kafka.partition_names import ID_CHARACTERS, KafkaPartition, parse
 from flumeng.connectors.ranged.watcher import EndWatcher
+from flumeng.platform.errors import UnavailableError
 
 BEGINNINGS_SECONDS = 10.0
 ABSENT_POLLS = 3
@@ -33,8 +34,8 @@ class Extent:
 class ExtentWatcher(EndWatcher[Extent]):
     """Implements ``EndWatcher`` for Kafka. Only ``compare`` blocks the caller."""
 
-    def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__("kafka positions", clock)
+    def __init__(self, brokers: Brokers) -> None:
+        super().__init__("kafka positions")
         self._brokers = brokers
         # Used only by the watcher's thread:
         self._floors: dict[PartitionKey, int] = {}
@@ -108,7 +109,8 @@ class ExtentWatcher(EndWatcher[Extent]):
         due = now - self._floors_at >= BEGINNINGS_SECONDS
         requested = [key for key in keys if due or key not in self._floors]
         if requested:
-            floors = self._brokers.offsets(requested, "earliest").by_partition
-            self._floors = {**(self._floors if not due else {}), **floors}
+            with suppress(UnavailableError):  # of these; the others have floors
+                floors = self._brokers.offsets(requested, "earliest").by_partition
+                self._floors = {**(self._floors if not due else {}), **floors}
         if due:
             self._floors_at = now

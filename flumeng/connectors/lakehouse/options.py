@@ -14,9 +14,8 @@ from flumeng.platform.options.locations import (
     Credentials,
     InStore,
     check_location,
-    credential_problem,
     shared_option,
-    store_of,
+    table_credential_problem,
 )
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import fixed_part
@@ -124,20 +123,8 @@ class Delta(InStore, TableOptions):
         yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        problem = credential_problem(self.path, self.credentials)
-        if problem is None and self.credentials is not None:
-            problem = _unusual(self.credentials, store_of(self.path))
-        if problem is not None:
+        if problem := table_credential_problem(self.path, self.credentials):
             yield "credentials", problem
-
-
-def _unusual(credentials: Credentials, store: str) -> str | None:
-    """Return why the libraries do not support the credentials; None when they do."""
-    if store != "s3":
-        return "supported only for S3: use the collector's environment"
-    if credentials.role or credentials.ca:
-        return "role and ca are not supported: use the collector's environment"
-    return None
 
 
 @dataclass(frozen=True)
@@ -269,8 +256,7 @@ class Iceberg(TableOptions):
         yield "table", f"{self.table} of {self.catalog.uri}"
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        problem = None if self.credentials is None else _unusual(self.credentials, "s3")
-        if problem is not None:
+        if problem := table_credential_problem("s3://", self.credentials):
             yield "credentials", problem
 
     def needs(self) -> Iterator[Need]:

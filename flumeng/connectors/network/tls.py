@@ -15,6 +15,7 @@ from flumeng.config.policy import Policy
 from flumeng.connectors.network.peers import Client, UnauthorizedError
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.platform.errors import UserError
+from flumeng.platform.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
     from flumeng.connectors.network.certificates import Clients, RevocationLists
@@ -25,17 +26,16 @@ REFRESH_SECONDS = 5.0
 
 
 async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
-    """Call ``step`` periodically until cancelled; a failure is logged once until it changes."""
-    failure = ""
+    """Call ``step`` periodically until cancelled; a failure is logged once, and its end."""
+    trouble = TroubleLog(log)
     while True:
         await asyncio.sleep(seconds)
         try:
             await step()
-            failure = ""
+            trouble.end("TLS files and secrets are refreshed again")
         except Exception as error:
-            if repr(error) != failure:
-                log.exception("TLS files or secrets are not refreshed: the old ones stay in use")
-            failure = repr(error)
+            text = "TLS files or secrets are not refreshed, the old ones stay in use: %r"
+            trouble.log(logging.ERROR, text, error, cause=error)
 
 
 class Files(NamedTuple):

@@ -57,7 +57,7 @@ def parts_of_members(
     for member in _members(opened, content, allowance):
         name = _shown(member.name)
         parts = [part for part in name.split("/") if part.strip(".")]
-        if name.endswith(COPYING) or any(map(is_hidden, parts)):
+        if any(is_hidden(part) or part.endswith(COPYING) for part in parts):
             continue
         try:
             packed = Streamed(name, member.blocks, opened.explained)

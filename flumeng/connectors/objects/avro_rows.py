@@ -20,6 +20,7 @@ from flumeng.connectors.objects.content import BlockFile, Content
 from flumeng.connectors.objects.formats import Rows, chosen, texts_of
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.memory import require_memory
 
 _PLAIN: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -58,6 +59,7 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
             file.check()
             raise
         except (SchemaParseException, ZstdError) as error:
+            require_memory(error)
             raise CorruptError(f"the Avro data is damaged: {error}") from error
 
 

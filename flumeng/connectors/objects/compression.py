@@ -14,6 +14,7 @@ from isal import igzip_lib
 from flumeng.connectors.objects.content import BlockFile, Blocks, Content, Streamed
 from flumeng.connectors.objects.formats import SUFFIXES
 from flumeng.platform.errors import CorruptError, FlumengError
+from flumeng.platform.memory import require_memory
 
 Codec = Literal["gzip", "zstd", "lz4", "bz2", "xz", "deflate"]
 """``deflate`` occurs only in archives."""
@@ -175,8 +176,9 @@ def _frames(blocks: Iterator[bytes], codec: Codec, most: Callable[[], int]) -> I
     while True:
         try:
             block = stream.read(most())
-        except OSError:
+        except OSError as error:
             source.check()
+            require_memory(error)
             raise
         source.check()
         if not block:

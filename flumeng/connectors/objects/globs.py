@@ -85,7 +85,7 @@ class Scope:
         for index in self._at:
             part = self._parts[index]
             if part.text == ANY_DEPTH:
-                if not linked and not is_hidden(name):
+                if not linked and part.takes(name):
                     at.append(index)
             elif index < self._last and part.takes(name):
                 at.append(index + 1)

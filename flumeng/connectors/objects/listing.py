@@ -19,7 +19,7 @@ from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import open_store
 from flumeng.platform.options.locations import store_of
 from flumeng.platform.options.patterns import split_query
-from flumeng.platform.remote_store import Resolve, revealed
+from flumeng.platform.remote_store import revealed
 
 ASK_AT_ONCE = 8
 SILENT_SECONDS = 120.0
@@ -32,14 +32,8 @@ _Work = tuple["Future[Page]", Callable[[Request], Page], Request]
 class Lister:
     """Lists one glob location. Raises UserError for an unknown scheme."""
 
-    def __init__(
-        self,
-        location: str,
-        resolve: Resolve = secrets.resolve,
-        *,
-        silent_seconds: float = SILENT_SECONDS,
-    ) -> None:
-        self._tree, self._head, path = _opened(location, resolve)
+    def __init__(self, location: str, *, silent_seconds: float = SILENT_SECONDS) -> None:
+        self._tree, self._head, path = _opened(location)
         self._name = split_query(location)[0]
         self._glob = Glob(path)
         self._silent_seconds = silent_seconds
@@ -172,7 +166,7 @@ class _Reading:
             self._free.release()
 
 
-def _opened(location: str, resolve: Resolve) -> tuple[Tree, str, str]:
+def _opened(location: str) -> tuple[Tree, str, str]:
     store = store_of(location)
     if not store:
         head = "file://" if location.startswith("file://") else ""
@@ -184,7 +178,7 @@ def _opened(location: str, resolve: Resolve) -> tuple[Tree, str, str]:
     if store == "s3":
         from flumeng.connectors.objects.s3 import S3Tree  # noqa: PLC0415  an extra
 
-        return S3Tree(host, revealed(query, resolve), head, query), head, path
+        return S3Tree(host, revealed(query, secrets.resolve), head, query), head, path
 
-    opened, root = open_store(f"{scheme}://{host}{query}", resolve)
+    opened, root = open_store(f"{scheme}://{host}{query}")
     return ArrowTree(opened, root, head, query), head, path

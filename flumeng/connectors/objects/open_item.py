@@ -21,6 +21,7 @@ from flumeng.connectors.objects.content import BEGINNING_BYTES
 from flumeng.control.snapshot.items import Item
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.file_store import LOCAL, FileStore, open_store
+from flumeng.platform.memory import require_memory
 from flumeng.platform.options.patterns import split_query
 from flumeng.platform.remote_store import Resolve
 
@@ -140,6 +141,7 @@ class OpenItem:
             yield
         except OSError as error:
             if error.errno is None and "AWS Error" not in str(error):
+                require_memory(error)
                 raise CorruptError(f"the content is damaged: {error}") from error
             with _explained(self._store):
                 raise

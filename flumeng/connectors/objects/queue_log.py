@@ -68,6 +68,7 @@ class QueueLog:
         self._buckets: dict[str, _Bucket] = {}
         self._unnamed: set[str] = set()
         """Files whose names ZooKeeper lacks after the next transaction."""
+        self._most_open = 1
         self.lanes: dict[str, LaneState] = {}
 
     @classmethod
@@ -83,7 +84,8 @@ class QueueLog:
         weigh: Weigh = alike,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
     ) -> QueueLog:
-        """Take the queue under this epoch, with at least ``lanes`` lanes; create a missing queue.
+        """Take the queue under this epoch, with at least ``lanes`` lanes that are not full; create
+        a missing queue.
         ``rules`` of remembering objects never change. Raises ConflictError, CorruptError,
         UserError, UnavailableError."""
         head = queues.head(store, flow)
@@ -105,7 +107,8 @@ class QueueLog:
             )
         files = SeenFiles(seen_in, flow, head.value.id) if seen_in else None
         log = cls(store, flow, head, files, weigh)
-        log._take_over(epoch, lanes)
+        log._most_open = lanes
+        log._take_over(epoch)
         log._load()
         return log
 
@@ -130,7 +133,9 @@ class QueueLog:
 
     @property
     def waiting_weights(self) -> dict[str, int]:
-        return {lane: state.weight for lane, state in self.lanes.items()}
+        """The weight that waits in each lane that is not full."""
+        lanes = self.lanes.items()
+        return {lane: state.weight for lane, state in lanes if state.next < items.FULL_ITEMS}
 
     def seen(self) -> dict[str, bytes]:
         """Return the buckets of seen objects. Raises CorruptError when one is missing."""
@@ -202,6 +207,8 @@ class QueueLog:
         if self._files is not None:
             self._files.remove(self._unnamed)
             self._unnamed = set()
+        if any(after[lane] >= items.FULL_ITEMS for lane in segments):
+            self._take_over(head.epoch)
 
     @property
     def complete(self) -> bool:
@@ -278,13 +285,16 @@ class QueueLog:
             for lane, part in some:
                 self.lanes[lane].remove(part)
 
-    def _take_over(self, epoch: int, lanes: int) -> None:
+    def _take_over(self, epoch: int) -> None:
+        """Write the epoch, and create lanes in place of full ones and of missing ones."""
         head = self._head.value
-        new = [name for name in map(str, range(lanes)) if name not in head.next]
+        full = sum(after >= items.FULL_ITEMS for after in head.next.values())
+        new = [str(n) for n in range(len(head.next), full + self._most_open)]
         after = replace(
             head, epoch=max(epoch, head.epoch), next={**head.next, **dict.fromkeys(new, 0)}
         )
         self._write(after, [Put(paths.queue_lane(self._flow, name), None, ABSENT) for name in new])
+        self.lanes |= {name: LaneState(0, self.weigh) for name in new}
 
     def _bucket(self, name: str, data: bytes, stored: Mapping[str, _Bucket]) -> Write:
         path = paths.queue_seen_bucket(self._flow, name)

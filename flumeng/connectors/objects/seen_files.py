@@ -4,14 +4,13 @@ ZooKeeper has its name. Unnamed files are removed later."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from pyarrow import fs
 
-from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.platform.file_store import below, open_store
+from flumeng.platform.file_store import below, open_store, store_errors
 from flumeng.platform.options.patterns import split_query
 
 AT_ONCE = 8
@@ -31,7 +30,7 @@ class SeenFiles:
         names = {bucket: f"{bucket}.{uuid.uuid4().hex}" for bucket in buckets}
         if not buckets:
             return names
-        with self._explained():
+        with store_errors(self._store, self._name):
             if not self._made:
                 self._store.make_directory(self._directory)
                 self._made = True
@@ -48,11 +47,11 @@ class SeenFiles:
 
     def names(self) -> set[str]:
         selector = fs.FileSelector(self._directory, allow_not_found=True)
-        with self._explained():
+        with store_errors(self._store, self._name):
             return {info.base_name for info in self._store.files.get_file_info(selector)}
 
     def remove(self, names: Iterable[str]) -> None:
-        with self._explained():
+        with store_errors(self._store, self._name):
             for name in names:
                 with suppress(FileNotFoundError):
                     self._store.files.delete_file(self.path(name))
@@ -66,19 +65,6 @@ class SeenFiles:
         self._store.sync(self.path(name))
 
     def _read(self, name: str) -> bytes | None:
-        with self._explained(), suppress(FileNotFoundError):
+        with store_errors(self._store, self._name), suppress(FileNotFoundError):
             return bytes(self._store.files.open_input_file(self.path(name)).readall())
         return None
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except PermissionError as error:
-            why = f"{self._name}: {error}: allow the node's user to read and write there"
-            raise UserError(why) from error
-        except OSError as error:
-            explained = self._store.explained(error)
-            if isinstance(explained, OSError):
-                raise UnavailableError(f"{self._name}: {error}") from error
-            raise explained from error

@@ -25,8 +25,9 @@ from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.control.snapshot import items, queues
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform import secrets
-from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
-from flumeng.platform.file_store import below, open_store
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
+from flumeng.platform.file_store import below, open_store, store_errors
+from flumeng.platform.memory import require_memory
 from flumeng.platform.options.patterns import SECRET, split_query
 from flumeng.platform.remote_store import Resolve
 from flumeng.platform.scrubbing import Secret
@@ -133,7 +134,7 @@ class AnswerFiles:
         an error it is deleted."""
         name = f"{number:0{NUMBER_DIGITS}d}.{uuid.uuid4().hex}.parquet"
         path = f"{self._directory}/{name}"
-        with self._explained():
+        with store_errors(self._store, self._name):
             self._store.make_directory(self._directory)
             with self._store.open_output(path) as output:
                 writer = pq.ParquetWriter(
@@ -153,7 +154,7 @@ class AnswerFiles:
     def read(self, name: str, start: int, end: int) -> Iterator[pa.BinaryArray]:
         """Yield the bodies of rows [start, end), in non-empty arrays. Raises CorruptError for a
         missing or damaged file."""
-        with self._explained(), self._damaged(name):
+        with store_errors(self._store, self._name), self._damaged(name):
             opened = self._store.files.open_input_file(f"{self._directory}/{name}")
             with pq.ParquetFile(opened, page_checksum_verification=True) as file:
                 first = 0
@@ -172,26 +173,13 @@ class AnswerFiles:
 
     def remove_below(self, number: int) -> None:
         """Remove files of due times below ``number``, also those that ZooKeeper never recorded."""
-        with self._explained():
+        with store_errors(self._store, self._name):
             selector = fs.FileSelector(self._directory, allow_not_found=True)
             for info in self._store.files.get_file_info(selector):
                 own, _, _ = info.base_name.partition(".")
                 if own.isdigit() and int(own) < number:
                     with suppress(FileNotFoundError):
                         self._store.files.delete_file(info.path)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except PermissionError as error:
-            why = f"{self._name}: {error}: allow the node's user to read and write there"
-            raise UserError(why) from error
-        except OSError as error:
-            explained = self._store.explained(error)
-            if isinstance(explained, OSError):
-                raise UnavailableError(f"{self._name}: {error}") from error
-            raise explained from error
 
     @contextmanager
     def _damaged(self, name: str) -> Iterator[None]:
@@ -205,6 +193,7 @@ class AnswerFiles:
             is_store = isinstance(error, OSError) and (error.errno or "AWS Error" in str(error))
             if is_store:
                 raise
+            require_memory(error)
             raise CorruptError(f"{self._name}/{name} is damaged: {error}") from error
 
 

@@ -64,6 +64,9 @@ class ScheduleFinder:
             log.read_acks()
             self._clear(log)
             log.decide(log.failures())
+            early = self._early()
+            if resets := early and self._schedule.catch_up != "all":
+                self._write(log, [], self._now())
             waits = self._append(log)
         except FlumengError:
             self._log = None
@@ -74,7 +77,8 @@ class ScheduleFinder:
             {name: Offer() for name in log.partitions},
             ("schedule",),
             due_seconds=again if waits else self._until_due(),
-            troubles=self._early(),
+            notes=early if resets else (),
+            troubles=() if resets else early,
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
@@ -132,8 +136,6 @@ class ScheduleFinder:
             self._write(log, [], now - timedelta(seconds=self._schedule.every_seconds or 0))
         last = self._schedule.last_due(now, self._task.flow)
         assert self._checked is not None, "it was written just now"
-        if self._early() and self._schedule.catch_up != "all":
-            self._write(log, [], now)
         if last is None or last <= self._checked:
             return False
         if self._schedule.catch_up == "all":
@@ -151,13 +153,13 @@ class ScheduleFinder:
 
     def _early(self) -> tuple[str, ...]:
         """Return a warning while the last checked due time is in the future, as a clock was ahead.
-        Its due times are polled again, except with ``catch_up: all``."""
+        Due times are polled again, except with ``catch_up: all``."""
         if self._checked is None or self._checked - self._now() <= EARLY:
             return ()
-        return (
-            f"due times until {self._checked.isoformat()} were polled by a clock that was ahead: "
-            "no poll is due before that time",
-        )
+        until = self._checked.isoformat()
+        waits = self._schedule.catch_up == "all"
+        then = "no poll is due before that time" if waits else "polls are due from now on again"
+        return (f"due times until {until} were polled by a clock that was ahead: {then}",)
 
     def _write(self, log: QueueLog, due: Sequence[datetime], checked: datetime) -> None:
         number = log.lanes[LANE].next

@@ -243,7 +243,7 @@ class _Connections:
 
     def __init__(self, tls: ClientTls | None) -> None:
         self._tls = tls
-        self._contexts = {True: _ssl_context(tls)} if tls else {}
+        self._contexts = {True: tls.context()} if tls else {}
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._managers: dict[tuple[ssl.SSLContext | None, str | None], urllib3.PoolManager] = {}
@@ -256,7 +256,7 @@ class _Connections:
             self.drop()
         if url.scheme == "https" and home not in self._contexts:
             tls = replace(self._tls, certificate=None, key=None) if self._tls else ClientTls()
-            self._contexts[home] = _ssl_context(tls)
+            self._contexts[home] = tls.context()
         key = self._contexts.get(home), _proxy(url)
         with self._lock:
             if key not in self._managers:
@@ -392,19 +392,6 @@ def _origin(url: Url) -> tuple[str | None, str, int]:
 def _is_below(url: Url, allowed: Url) -> bool:
     path, root = url.path or "/", (allowed.path or "").rstrip("/")
     return _origin(url) == _origin(allowed) and (path == root or path.startswith(f"{root}/"))
-
-
-def _ssl_context(tls: ClientTls) -> ssl.SSLContext:
-    files = str(tls.ca)
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if tls.certificate is not None:
-            files = f"{tls.certificate} and {tls.key}"
-            context.load_cert_chain(tls.certificate, tls.key, password="")
-    except (OSError, ValueError) as error:
-        raise UserError(f"tls: {files}: {error}") from error
-    return context
 
 
 def _proxy(url: Url) -> str | None:

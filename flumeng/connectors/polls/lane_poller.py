@@ -20,6 +20,7 @@ from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, Expected, Put, Store
 from flumeng.platform.errors import ConflictError, CorruptError, FlumengError, UserError
+from flumeng.platform.trouble_log import TroubleLog
 from zkschema import paths
 from zkschema.records import Polls, QueueFailure
 
@@ -80,7 +81,7 @@ class LanePoller:
         """The last log in which no due time was left to poll for."""
         self._refused: tuple[int, int] = (-1, 0)
         """Number of the last refused due time, and its refusals."""
-        self._trouble = ""
+        self._trouble, self._faults = "", TroubleLog(log)
         self._rest_seconds = 0.0
         self._ask_at = 0.0
         self.answered: LaneAnswers | None = None
@@ -107,6 +108,7 @@ class LanePoller:
         try:
             if not self._closed:
                 rest, idle = self._ask_next(lane)
+                self._faults.end("flow %s: its poller works again", self.flow)
         except ConflictError:
             self._polls = None  # another owner has written: read again
             rest = RETRY_SECONDS
@@ -114,8 +116,9 @@ class LanePoller:
             trouble = str(error.__cause__ if isinstance(error, _RefusedError) else error)
             trouble = trouble or type(error).__name__
             rest = self._longer(RETRY_SECONDS, RETRY_MOST_SECONDS)
-            if trouble != self._trouble and not isinstance(error, FlumengError | _RefusedError):
-                log.exception("flow %s: unexpected error in its poller, retrying", self.flow)
+            if not isinstance(error, FlumengError | _RefusedError):
+                text = "flow %s: unexpected error in its poller, retrying: %s"
+                self._faults.log(logging.ERROR, text, self.flow, trouble, cause=error)
         with self._lock:
             self._busy = False
             self._trouble, self._rest_seconds = trouble, rest

@@ -106,7 +106,9 @@ def _encoded(name: str, column: pa.Array, target: str) -> pa.Array:
         return as_text(name, column)
     if target in JSONS:
         texts = as_json(name, column)
-        return texts if target == "json" else _with_version(texts)
+        if target == "json":
+            return texts
+        return pc.binary_join_element_wise(JSONB_VERSION, texts, b"")
     if target == "bytea":
         return column.cast(pa.binary())
     if target == "numeric" and pa.types.is_decimal(column.type):
@@ -141,10 +143,6 @@ def _decoded(column: pa.Array) -> pa.Array:
         values = column.to_pylist()
         texts = [None if v is None else v.decode("utf-8", "replace") for v in values]
         return pa.array(texts, pa.string())
-
-
-def _with_version(texts: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(JSONB_VERSION, texts, b"")
 
 
 def _check_times(times: pa.Array) -> None:

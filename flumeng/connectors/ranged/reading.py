@@ -40,7 +40,8 @@ class Reader(Protocol):
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         """Yield the events of ``piece`` in offset order, in ``schema``, in non-empty batches.
         ``journal`` and ``seq``, partition and offset, are an event's permanent identity. Raises
-        CorruptError, UnavailableError and UserError, after a bounded time."""
+        CorruptError, UnavailableError and UserError, after a bounded time, also when events are
+        missing at the end: callers cannot tell that from a gap."""
 
 
 def source_of(spec: FlowSpec, kind: type[OptionsT]) -> OptionsT | None:

@@ -183,6 +183,8 @@ class RangedReader:
                         _require_incarnation(source, piece.partition)
                     at = _following(events, at, piece.end)
                     yield events
+            if address and at < piece.end:  # maybe shorter than the partition that it replaced
+                _require_incarnation(source, piece.partition)
         finally:
             source.close()
 

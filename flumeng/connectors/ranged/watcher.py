@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class EndWatcher(WatchedEnds[EndT]):
         self._runs = False
         self._changed_at = float("-inf")
         self._failures = 0
-        self._level = logging.NOTSET  # the highest logged since the server's last answer
+        self._trouble = TroubleLog(log)
 
     @abstractmethod
     def ask(self, partitions: frozenset[str]) -> dict[str, EndT]:
@@ -192,17 +193,14 @@ class EndWatcher(WatchedEnds[EndT]):
             self._fail(logging.ERROR, why, error)
             ends = dict.fromkeys(partitions, self.failed(why))
         else:
-            if self._failures:
-                log.info("%s: the server answers again", self._name)
-            self._failures, self._level = 0, logging.NOTSET
+            self._trouble.end("%s: the server answers again", self._name)
+            self._failures = 0
         learned = self._learn(ends, number)
         lost = self._lose(self._ends.keys() - ends.keys())
         if learned or lost:
             self._changed_at = self._clock()
 
     def _fail(self, level: int, why: str, cause: Exception | None = None) -> None:
-        if level > self._level:
-            text = "%s: no new events are read, the ends of partitions are asked for again: %s"
-            log.log(level, text, self._name, why, exc_info=cause)
-            self._level = level
+        text = "%s: no new events are read, the ends of partitions are asked for again: %s"
+        self._trouble.log(level, text, self._name, why, cause=cause, kind=level)
         self._failures = min(self._failures + 1, 10)

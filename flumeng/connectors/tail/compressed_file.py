@@ -13,9 +13,10 @@ from typing import Literal
 import pyarrow as pa
 
 from flumeng.connectors.tail.file_position import MARK_BYTES, FileKey, FilePosition, Mark
-from flumeng.connectors.tail.rotated_names import folders_within
+from flumeng.connectors.tail.rotated_names import folders_within, paths_in
 from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
+from flumeng.platform.memory import require_memory
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,11 @@ class CompressedFile(TailedFile):
         return self._data[offset - self._begin :][:size]
 
     def _unpack(self) -> bytes:
-        data: bytes = self._stream.read(_UNPACK_BYTES) if self._stream is not None else b""
+        try:
+            data: bytes = self._stream.read(_UNPACK_BYTES) if self._stream is not None else b""
+        except OSError as error:
+            require_memory(error)
+            raise
         return data
 
 
@@ -166,9 +171,8 @@ def _newest_first(cursor: FilePosition) -> list[str]:
     by_key: dict[FileKey, tuple[int, str]] = {}
     here = {str(Path(cursor.path).parent), cursor.folder}
     for folder in (*here, *folders_within(cursor)):
-        for path in Path(folder).glob("*"):
+        for path in filter(has_compressed_name, paths_in(folder)):
             with contextlib.suppress(OSError):
-                if has_compressed_name(str(path)):
-                    status = path.stat()
-                    by_key[FileKey.of(status)] = (status.st_mtime_ns, str(path))
+                status = Path(path).stat()
+                by_key[FileKey.of(status)] = (status.st_mtime_ns, path)
     return [path for _, path in sorted(by_key.values(), reverse=True)]

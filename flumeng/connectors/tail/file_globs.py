@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase, translate
 
@@ -107,8 +108,13 @@ class FileSearch:
     def _folders(self, folder: str) -> Iterator[tuple[str, _Identity]]:
         for name in self._names(folder):
             path = f"{folder}/{name}"
-            if not name.startswith(".") and os.path.isdir(path):  # noqa: PTH112
+            if name.startswith("."):
+                continue
+            try:
                 status = os.stat(path)  # noqa: PTH116
+            except OSError:
+                continue  # deleted meanwhile, or a broken link
+            if stat.S_ISDIR(status.st_mode):
                 yield path, (status.st_dev, status.st_ino)
 
     def _names(self, folder: str) -> list[str]:

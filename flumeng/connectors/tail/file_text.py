@@ -41,12 +41,16 @@ class FileText:
         self.width = width_of(encoding)
         self.nul = bytes(self.width)
 
+    def whole(self, block: bytes) -> bytes:
+        """Return the block without the first half of a character at its end."""
+        return block[: len(block) // self.width * self.width]
+
     def ends(self, block: bytes) -> NDArray[np.int64]:
         """Return the ends of whole lines, each after the newline."""
         if self.width == 1:
             return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE[0]) + 1
         order = ">u2" if self.codec == "utf-16-be" else "<u2"
-        units = np.frombuffer(block[: len(block) // 2 * 2], order)
+        units = np.frombuffer(self.whole(block), order)
         return (np.flatnonzero(units == _NEWLINE[0]) + 1) * 2
 
     def newline_bytes(self, block: bytes) -> int | None:

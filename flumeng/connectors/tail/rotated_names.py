@@ -66,9 +66,16 @@ def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey
     return regular_files(
         path
         for folder in (*_folders(cursor), *(folders_within(cursor) if within else ()))
-        for path in Path(folder).glob("*")
-        if not names.isdisjoint(originals(path.name))
+        for path in paths_in(folder)
+        if not names.isdisjoint(originals(base_name(path)))
     )
+
+
+def paths_in(folder: str) -> Sequence[str]:
+    """Return the paths in a folder, none if it is inaccessible. OSError if out of descriptors."""
+    with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:
+        return [entry.path for entry in entries]
+    return ()
 
 
 def base_name(path: str) -> str:
@@ -113,17 +120,17 @@ class Folders:
 
     def _in(self, folder: str) -> dict[FileKey, Sight]:
         if folder not in self._files:
-            self._files[folder] = regular_files(Path(folder).glob("*"))
+            self._files[folder] = regular_files(paths_in(folder))
         return self._files[folder]
 
 
-def regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
+def regular_files(paths: Iterable[str]) -> dict[FileKey, Sight]:
     """Return existing regular files, each under its first name."""
     files: dict[FileKey, Sight] = {}
     for path in paths:
         with contextlib.suppress(OSError):
             status = Path(path).stat()
             if stat.S_ISREG(status.st_mode):
-                sight = Sight(str(path), status.st_size, status.st_mtime_ns)
+                sight = Sight(path, status.st_size, status.st_mtime_ns)
                 files.setdefault(FileKey.of(status), sight)
     return files

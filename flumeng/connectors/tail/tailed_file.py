@@ -68,7 +68,7 @@ class TailedFile:
         self.quiet_since = 0.0
         self.unread = 0
         self._following = following
-        self._limit = following.rules.max_line_bytes + TRAILER_BYTES + 1
+        self._limit = (following.rules.max_line_bytes + TRAILER_BYTES + 2) // 2 * 2  # for UTF-16
         self._fd = -1
         self._left: tuple[int, int] | None = None
         self.continue_from(cursor)
@@ -166,19 +166,20 @@ class TailedFile:
 
     def start_at_end(self) -> ReceivedBlock:
         """Start at the file's end; the remainder of an incomplete line is skipped."""
+        text = self._recognize()
         status = os.fstat(self._fd)
-        size = status.st_size
-        before = self._read_at(max(0, size - MARK_BYTES), min(size, MARK_BYTES))
+        end = status.st_size // text.width * text.width
+        before = self._read_at(max(0, end - MARK_BYTES), min(end, MARK_BYTES))
         self.cursor = replace(
             self.cursor,
-            offset=size,
-            head=Mark.of(self.beginning(min(size, MARK_BYTES))),
+            offset=end,
+            head=Mark.of(self.beginning(min(end, MARK_BYTES))),
             last=Mark.of(before),
-            skipping=before[-1:] not in (b"", b"\n"),
-            size=size,
+            skipping=end > text.mark_bytes and not len(text.ends(before[-text.width :])),
+            size=status.st_size,
             modified_ns=status.st_mtime_ns,
         )
-        return self._block(None, b"", size)
+        return self._block(None, b"", end)
 
     def has_more(self, now: float) -> bool:
         """Return whether there is more to read; a change sets ``quiet_since`` to ``now``."""
@@ -198,6 +199,7 @@ class TailedFile:
         The block is empty when it only skips the rest of an overlong line."""
         text = self._recognize()
         before, block = self._read_on(READ_BYTES)
+        block = text.whole(block)
         begin = self.cursor.offset
         if self.cursor.skipping and block:
             ends = text.ends(block)
@@ -217,6 +219,7 @@ class TailedFile:
         end = _end_of_lines(text, block)
         if not end and len(block) >= min(READ_BYTES, self._limit):
             before, block = self._read_on(self._limit)
+            block = text.whole(block)
             end = _end_of_lines(text, block)
         if end:
             self._advance(before, block, end)

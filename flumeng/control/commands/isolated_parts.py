@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.config import parse_flow, parts_of
+from flumeng.config import SpecError, parse_flow, parts_of
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.commands.chains import upstream_of
 from flumeng.control.commands.lookup import readable_by_name
@@ -95,16 +95,26 @@ def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Wri
 
 
 def _begun(store: ReadableStore, flow: str, text: str) -> dict[str, int]:
-    """Return, by journal, the offset up to which the flow delivered or (no ``multiline``)
-    decided."""
+    """Return, by journal, the offset up to which the flow delivered or decided. A batch that a
+    revision with ``multiline`` decided does not count: its last event may go on behind its end."""
     offsets = {name: ack.offset for name, ack in _acks(store, _cursor(flow, text, flow)).items()}
-    if parse_flow(text).multiline is None:
-        for intent in intents_of(store, flow).values():
-            ranges = intent.value.ranges if isinstance(intent, Versioned) else {}
-            for name, (_, end) in ranges.items():
+    intents = [i.value for i in intents_of(store, flow).values() if isinstance(i, Versioned)]
+    numbers = {str(intent.revision) for intent in intents if intent.ranges}
+    revisions = readable_by_name(store, lambda number: paths.revision(flow, number), numbers)
+    plain = {number for number, one in revisions.items() if not _joins_lines(one.value.effective)}
+    for intent in intents:
+        if str(intent.revision) in plain:
+            for name, (_, end) in intent.ranges.items():
                 journal = journal_of(name)
                 offsets[journal] = max(end, offsets.get(journal, 0))
     return offsets
+
+
+def _joins_lines(text: str) -> bool:
+    try:
+        return parse_flow(text).multiline is not None
+    except SpecError:  # of another flumeng: the events after the ack may come twice, none is lost
+        return True
 
 
 def _starts(store: ReadableStore, flow: str) -> dict[str, int]:

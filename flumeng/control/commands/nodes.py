@@ -146,9 +146,12 @@ def decommission_node(operator: Operator, node: str) -> None:
         raise ConflictError(f"node {node} is live: drain it, then stop it")
     remains = left(store, node)
     if remains:
+        unreadable = "; ".join(remains.unreadable)
+        drain = f"drain it first (`flumeng node drain {node}`)"
+        first = f"see `flumeng schema verify` ({unreadable})" if unreadable else drain
         raise ConflictError(
-            f"node {node} still has {remains}: drain it first (`flumeng node drain {node}`), or, "
-            "if its host is gone for good, give up its events with --discard"
+            f"node {node} still has {remains}: {first}, or, if its host is gone for good, give up "
+            "its events with --discard"
         )
     operator.commit(own, f"node decommission {node}")
 

@@ -43,9 +43,13 @@ class Operator:
 
     def commit(self, writes: Sequence[Write], command: str) -> None:
         """Commit ``writes`` with an audit entry, which shows the outcome after a lost reply. Raises
-        as ``Store.commit`` does, UnavailableError with advice for an unknown outcome."""
-        with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
+        as ``Store.commit`` does; an UnavailableError says whether the outcome is unknown."""
+        with contextlib.suppress(UnavailableError):  # in a secured cluster only masters may
             trim_audit(self.store)
+        if not self.store.connected:
+            raise UnavailableError(
+                "no connection to ZooKeeper now: the change was not sent; repeat the command"
+            )
         own = audit_entry(self.entry(command))
         try:
             self.store.commit([*writes, own])

@@ -12,8 +12,8 @@ from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.commands.settings import refuse_in_maintenance
 from flumeng.control.commands.tasks import moved, plannable_snapshot, restarted
-from flumeng.control.planner import plan
 from flumeng.control.planner.effects import applied
+from flumeng.control.planner.planner import plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ReadableStore, Store, Version
 from zkschema.records import Flow, Node, NodeStatus, PlannedTask, TaskStatus

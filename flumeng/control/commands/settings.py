@@ -11,6 +11,7 @@ from flumeng.control.commands.lookup import refuse_deleted, require_flow, requir
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Check, Put, Store, Versioned, Write, tree
 from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.option import described
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.records import Cluster, MaintenanceLimits
@@ -61,7 +62,7 @@ class SparkSetting:
 
     @property
     def doc(self) -> str:
-        return spark.doc_of(self.name)
+        return described(spark.KEYS[self.name]).doc
 
     def get(self, cluster: Cluster) -> str | None:
         return cluster.spark.get(self.name, spark.default(self.name))

@@ -26,12 +26,18 @@ from flumeng.control.master.measures import Measures
 from flumeng.control.master.removals import Removals
 from flumeng.control.master.repeated_messages import QUIET_SECONDS, RepeatedMessages
 from flumeng.control.master.tidying import LiveProofs, remove_gone, remove_unproven
-from flumeng.control.planner import Planner
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Store, possible, tree
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
-from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import (
+    ConflictError,
+    FlumengError,
+    ForbiddenError,
+    UnavailableError,
+    UserError,
+)
 from flumeng.platform.security import process
 from flumeng.platform.security.expiry import Expiry, utc_now
 from flumeng.platform.watchdog import Watchdog
@@ -87,6 +93,7 @@ class Master:
         self._written_at = float("-inf")
         self._write_at = float("inf")
         self._trimmed_at = float("-inf")
+        self._untrimmed: dict[str, str] = {}
         self._failures = Failures(clock)
         self._away_until = float("-inf")
         self._given_up = ""
@@ -140,7 +147,7 @@ class Master:
             if self._proofs.learn(self._store, schema):
                 self._reader.invalidate()
         except UnavailableError as error:
-            return self._fail(f"waiting for ZooKeeper: {error}")
+            return self._unavailable(error)
         except FlumengError as error:
             self._leave()
             return self.measures.ticked("failed", f"cannot plan: {error}")
@@ -149,17 +156,26 @@ class Master:
             sentence = self._turn()
             self._failures.add(failed=False)
             self._renew()
-            self._trim_audit()
         except UnavailableError as error:
-            return self._fail(f"waiting for ZooKeeper: {error}")
+            return self._unavailable(error)
+        self._trim_audit()
         return sentence
 
+    def _unavailable(self, error: UnavailableError) -> str:
+        if isinstance(error, ForbiddenError):
+            return self._fail(f"cannot plan: {error}", "failed")
+        return self._fail(f"waiting for ZooKeeper: {error}")
+
     def _trim_audit(self) -> None:
-        """Trim the audit from time to time: in a secured cluster only masters may."""
+        """Trim the audit from time to time: in a secured cluster only masters may. A failure is a
+        trouble until the next attempt."""
         now = self._clock()
         if now - self._trimmed_at >= TRIM_SECONDS:
-            trim_audit(self._store)
-            self._trimmed_at = now
+            self._trimmed_at, self._untrimmed = now, {}
+            try:
+                trim_audit(self._store)
+            except UnavailableError as error:
+                self._untrimmed = {"audit": f"cannot remove old entries: {error}"}
 
     def _turn(self) -> str:
         snapshot = self._reader.snapshot()
@@ -186,6 +202,7 @@ class Master:
             **{f"master {name}": SILENT for name in sorted(snapshot.silent_masters)},
             **wrong_access,
             **self._expiry.problems(),
+            **self._untrimmed,
             **self._share_trouble,
         }
         self.measures.troubles = len(self.troubles)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from flumeng.control.master.removals import Removals
-from flumeng.control.planner import (
+from flumeng.control.planner.actions import (
     Action,
     Assign,
     Drop,

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flumeng.control.planner import Action, Planner
+from flumeng.control.planner.actions import Action
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.platform.garbage_collection import no_garbage_collection

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flumeng.control.planner import Action, Replicate
+from flumeng.control.planner.actions import Action, Replicate
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import AccessStore, Store, Version, access_lists
 from flumeng.platform.errors import ForbiddenError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
-from flumeng.control.planner import Action, Replan
+from flumeng.control.planner.actions import Action, Replan
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks
 from flumeng.platform.metrics import table

@@ -9,7 +9,7 @@ from itertools import chain, islice
 
 from flumeng.control.commands import chains
 from flumeng.control.commands.nodes import removal
-from flumeng.control.planner import Drop, Forget, Release
+from flumeng.control.planner.actions import Drop, Forget, Release
 from flumeng.control.zookeeper import ANY, Check, Path, Remove, Store, Version, Write
 from flumeng.platform.errors import ConflictError, UserError
 from zkschema import bootstrap, paths, table

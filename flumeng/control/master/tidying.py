@@ -45,7 +45,8 @@ class Trust:
 
 
 class LiveProofs:
-    """Verifies live znodes; an open cluster accepts all. ``unproven``: failed ones to remove."""
+    """Verifies live znodes; an open cluster accepts all. ``unproven``: failed ones to remove. One
+    of a newer format fails but stays: masters of that version can verify it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._keystore = keystore_of("master")
@@ -77,9 +78,12 @@ class LiveProofs:
         self.unproven.pop(path, None)
         why = self._why_unproven(path.name, znode)
         if why:
-            self.unproven[path] = znode.version
+            newer = isinstance(znode, Unreadable) and znode.newer
+            if not newer:
+                self.unproven[path] = znode.version
             if self._messages.is_new(path.name, why):
-                log.warning("znode %s does not prove its node, and is removed: %s", path, why)
+                fate = "does not count as live" if newer else "is removed"
+                log.warning("znode %s does not prove its node, and %s: %s", path, fate, why)
         return not why
 
     def _why_unproven(self, node: str, znode: Versioned[LiveNode] | Unreadable) -> str:

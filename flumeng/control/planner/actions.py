@@ -1,5 +1,5 @@
-"""The planner's actions: frozen, each with its reasons and the versions it expects. Each is a
-compare-and-set, so that only one of several masters carries out each step."""
+"""The planner's actions: frozen, each with its reasons. Each but Drop is a compare-and-set on the
+versions it expects, so that only one of several masters carries out each step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, 
 
 @dataclass(frozen=True)
 class Fence:
-    """Raises the lowest epoch in which a task may decide batches: its owner may not know yet that
-    it lost partitions. ``seen``: the last decided batch, fully acked."""
+    """Raises the lowest epoch under which a task may decide batches, to ``epoch``: its owner may
+    not know yet that it lost partitions. ``seen``: the last decided batch, fully acked."""
 
     task: str
     epoch: int
@@ -47,8 +47,8 @@ class _Written:
 
 @dataclass(frozen=True)
 class Replan(_Written):
-    """Changes tasks' owners or partitions. ``before``: tasks at version ``expect``; ``losers``:
-    nodes that lose tasks, with assignment versions; ``throttled``: begins throttled moves."""
+    """Writes a flow's plan. ``before``: tasks at version ``expect``; ``losers``: nodes that lose
+    tasks to others, with assignment versions; ``throttled``: begins throttled moves."""
 
     flow: str
     flow_version: Version
@@ -61,7 +61,7 @@ class Replan(_Written):
     throttled: bool = False
 
     def writes(self, moves: Expected | None = None) -> Sequence[Write]:
-        """Return the writes. ``moves``: the version of ``/moves`` that a throttled plan expects."""
+        """Return the writes. ``moves``: for a throttled plan the expected version of ``/moves``."""
         return [
             *([Put(paths.moves(), Moves(flow=self.flow), moves)] if moves is not None else []),
             Check(paths.flow(self.flow), self.flow_version),
@@ -73,7 +73,7 @@ class Replan(_Written):
 
 @dataclass(frozen=True)
 class Assign(_Written):
-    """Writes a node's assignment. ``gives``: no task is taken from the node."""
+    """Writes a node's assignment, derived from ``plans``. ``gives``: it takes no task away."""
 
     node: str
     assignment: Assignment

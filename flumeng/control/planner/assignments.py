@@ -1,5 +1,5 @@
 """Computes the nodes' assignments from all plans. Assignments that take a task away precede those
-that give one, so that no two nodes ever run the same task, even when they exchange tasks."""
+that give one, so that no task is ever assigned to two owners, even when nodes exchange tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkschema.records import COLLECT, NOTHING, AssignedTask, Assignment, Planned
 ITEM_BYTES = 1000
 """Upper bound of a task or partition in a transaction, with the check of its flow's plan."""
 NAMED = 5
-"""Above this number of task changes of a node, only their number is reported."""
+"""So many task changes of a node are reported each; of any others only the number."""
 
 Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
@@ -41,7 +41,7 @@ def assign(
             spark={**snapshot.cluster.spark, **view.record.spark}
             if snapshot.cluster_known
             else view.assignment.spark,
-            journals=assigned_journals(view, replicas.journals_of(node), snapshot),
+            journals=assigned_journals(view, replicas.journals_of.get(node, {}), snapshot),
         )
         if target != view.assignment:
             view = replace(view, assignment=target)
@@ -81,7 +81,7 @@ def _planned(
 
 
 def _kept(current: Tasks, planned: Tasks) -> dict[Key, AssignedTask]:
-    """Return the updated tasks that stay on the node, without standbys that become owners."""
+    """Return the updated tasks that stay on the node; a standby is not made an owner yet."""
     return {
         key: before if before.state == STANDBY != task.state else task
         for key, task in planned.items()
@@ -126,7 +126,7 @@ def _assigned(
 
 
 def _chokes(view: NodeView, planned: Tasks, snapshot: Snapshot) -> Mapping[str, float]:
-    """Return the bytes per second by flow; a limit of the node overrides that of the cluster."""
+    """Return the bytes per second by flow: the limit for this node, else for all nodes."""
     if not snapshot.cluster_known:
         return view.assignment.chokes
     node, limits = view.name, snapshot.cluster.chokes

@@ -1,6 +1,6 @@
 """Moves tasks to even out the load. A cluster throttle limits concurrent moves. No move begins in
-maintenance mode, or among nodes that could run a task without a live owner. A move is a handoff:
-the task is ``draining`` towards its new node."""
+maintenance mode, or in a pool with a node that could run a task without a live owner. A move is a
+handoff: the task is ``draining`` towards its new node."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Roun
 
 @dataclass
 class _Round:
-    """A round; ``moves_left`` may begin. ``reserved``: nodes for tasks without a live owner."""
+    """A round: ``moves_left`` may begin. ``reserved``: nodes that could run an unowned task."""
 
     snapshot: Snapshot
     index: PlacementIndex
@@ -68,7 +68,7 @@ class _Round:
     _reserved_for: set[tuple[object, ...]] = field(default_factory=set)
 
     def reserve(self, flow: FlowView, task: PlannedTask) -> None:
-        """Exclude from moves the nodes that could run this task, which has no live owner."""
+        """Reserve the nodes that could run this task, which has no live owner: their pools rest."""
         if flow.set_aside or flow.place is None:
             return
         placement, weight = flow.collect_place, flow.weight(task.partitions)
@@ -96,8 +96,8 @@ class _Round:
             self.by_node[task.target] += 1
 
     def even_out(self, labels: Mapping[str, str], members: Drafts) -> None:
-        """Move tasks within a pool from the fullest nodes to the least full one, while the source
-        stays at least as full as the target becomes."""
+        """Move tasks within a pool from the fullest nodes to the least full one, while the target
+        becomes less full than the source was."""
         pool = self.index.capacity.pool(labels)
         if self._is_reserved(pool):
             return
@@ -110,7 +110,7 @@ class _Round:
             self._move(*move, target)
 
     def even_out_zones(self, builder: PlanBuilder) -> None:
-        """Move tasks of the flow from the zone with most of them to the one with fewest."""
+        """Move the flow's tasks from the zone with most to the one with fewest, one at a time."""
         labels, capacity = builder.flow.collect_place.labels, self.index.capacity
         if self._is_reserved(capacity.pool(labels)):
             return

@@ -1,6 +1,6 @@
 """Index of the load of nodes by collect tasks of all flows. A node's *fullness* is its dominant
-share (Ghodsi et al., NSDI 2011). A declared capacity is a limit; a node without ``slots`` counts as
-having eight, but has no limit."""
+share (Ghodsi et al., NSDI 2011). A declared capacity is a limit. A node without ``slots`` counts as
+having its Spark cores, else eight, but has no limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
 class CapacityIndex:
-    """Load and capacities of nodes, in thousandths. ``limited`` nodes declare a capacity."""
+    """Load and capacities of nodes, in thousandths. ``_limited`` nodes declare a capacity."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, int]] = {}
@@ -89,7 +89,7 @@ class CapacityIndex:
         )
 
     def pool(self, labels: Mapping[str, str], zone: str | None = None) -> IndexedHeap[float]:
-        """Return the live nodes that may collect under these labels, least full first."""
+        """Return the zone's live nodes that may collect under these labels, least full first."""
         key = (tuple(sorted(labels.items())), zone)
         pool = self._pools.get(key)
         if pool is None:
@@ -118,8 +118,8 @@ class CapacityIndex:
         )
 
     def in_turn(self, pool: IndexedHeap[float], weight: Amounts, count: int) -> list[str] | None:
-        """Return the nodes that ``count`` calls of ``least_full`` would choose, without counting
-        tasks. None without nodes, or when each node has to be checked against limits."""
+        """Return the nodes that ``least_full`` would choose for ``count`` tasks one after another,
+        without counting them. None without nodes, or if any node has limits or Spark cores."""
         if self._limited or not pool.ranks or any(self._cores.values()):
             return None
         names = sorted(pool.ranks)

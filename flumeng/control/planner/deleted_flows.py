@@ -11,8 +11,8 @@ from zkschema.records import INGEST
 
 
 def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
-    """Return the removal of a deleted flow, None while it has to wait: for its parts and, without
-    ``discard``, for nodes that are down, which may have an unregistered journal."""
+    """Return the removal of a deleted flow; None while it has tasks, parts, or live nodes with its
+    tasks. Without ``discard`` it also waits for events, commits, and nodes that are down."""
     if flow.record.state != "deleted" or flow.tasks or parts_among(snapshot.flows, flow.name):
         return None
     patient = not flow.record.discard

@@ -86,7 +86,7 @@ def _must_leave(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) 
 
 
 def _choose(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> str | None:
-    """Return the task's target, else a node by rendezvous hashing, to spread many flows."""
+    """Return the task's target, else another node by rendezvous hashing, to spread many flows."""
     nodes = builder.index.capacity.pool(labels).ranks
     if task is not None and task.target in nodes:
         return task.target

@@ -38,7 +38,7 @@ class IndexedHeap(Generic[Rank]):
         self._heap = None
 
     def take(self, count: int, step: Rank) -> Iterator[str]:
-        """Yield the first name ``count`` times; its number grows by ``step`` each time."""
+        """Yield the then first name and add ``step`` to its number, ``count`` times."""
         ranks = self.ranks
         for _ in range(count):
             heap = self._entries()

@@ -1,5 +1,5 @@
-"""Selects the node of a collect task: the least full one that may run it. A placed task is counted
-in the placement index at once, so that the next selection includes it."""
+"""Selects the node of a collect task: the least full one that may run it. ``in_turn`` counts placed
+tasks in the placement index, after ``find`` the caller does: the next selection includes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NodeSelector:
         return not self._pool.ranks
 
     def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
-        """Find nodes for ``count`` tasks and count these; None if each needs its own check."""
+        """Find nodes for ``count`` equal tasks and count these; None if each needs ``find``."""
         plain = self._zones is None and self._accepts is None
         nodes = self._capacity.in_turn(self._pool, weight, count) if plain else None
         for node, number in Counter(nodes).items():

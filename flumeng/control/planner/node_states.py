@@ -1,6 +1,6 @@
 """Down nodes: records since when, forgets them, and switches automatic maintenance mode: when very
-many nodes are missing, more likely the network or ZooKeeper is at fault. Maintenance ends below a
-stricter threshold than it begins, to prevent flapping. No master ends an operator's maintenance."""
+many nodes are missing, more likely the network or ZooKeeper is at fault. It ends at a lower share
+of missing nodes than it begins, to prevent flapping. No master ends an operator's maintenance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTHOR = "flumeng"
 
 
 def marks(snapshot: Snapshot) -> list[MarkDown]:
-    """Record when nodes went down or came back."""
+    """Return actions that record ``mark_due`` nodes as down from now on, or as back."""
     actions = []
     for name, node in snapshot.nodes.items():
         if not node.mark_due or node.set_aside:
@@ -71,7 +71,7 @@ def _has_registered_all(node: NodeView) -> bool:
 
 
 def maintain(snapshot: Snapshot, active: int, missing: int) -> Maintain | None:
-    """Begin or end maintenance mode when ``missing`` of ``active`` nodes are not live."""
+    """Return the due begin or end of maintenance mode. ``missing`` of ``active`` nodes are away."""
     cluster, limits = snapshot.cluster, snapshot.cluster.maintenance_limits
     counts = f"{missing} of {active} active nodes are missing"
     if cluster.maintenance is None:

@@ -1,7 +1,7 @@
 """Assigns partitions to a flow's tasks: each stays in its task, new ones join the smallest task,
-and added tasks take as few as possible from others, from all donors together. A task that gains a
+and added tasks take as few as possible from others, from all donors or none. A task that gains a
 partition from another needs a higher epoch than that task, since acks refuse lower ones. No
-partition leaves a task with an open batch (see ``PlanBuilder``). Surplus tasks end once empty."""
+partition leaves a task with an open batch (see ``PlanBuilder``), nor does a surplus task end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from zkschema.records import COLLECT, PlannedTask
 
 
 class PartitionAssigner:
-    """Partitions by task: ``fresh`` of new tasks, ``shares`` of changing ones. ``task_of``: the
-    task of each changing partition; ``moved``: partitions taken from a task."""
+    """Partitions by task: ``fresh`` of new tasks, ``_shares`` of changing ones. ``_task_of``: the
+    task, or None, of each changing partition; ``_moved``: partitions taken from a task."""
 
     def __init__(self, builder: PlanBuilder, tasks: int, changes: ChangeSet) -> None:
         self._builder = builder
@@ -85,7 +85,7 @@ class PartitionAssigner:
         }
 
     def _resize(self, tasks: int) -> list[str]:
-        """End surplus tasks, add missing ones, and take partitions for these from the others."""
+        """End surplus tasks; add missing ones with partitions of the others, and return these."""
         names = _names(tasks)
         old = {name: t for name, t in self._builder.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(names)):
@@ -107,7 +107,7 @@ class PartitionAssigner:
         return fresh
 
     def _follow(self, partitions: Collection[str]) -> None:
-        """Drop closed partitions, and assign open ones that have no task."""
+        """Drop partitions that are drained or gone, and assign open ones that have no task."""
         unplaced = []
         planned, moved = self._flow_index.task_of, self._task_of
         for name in partitions:
@@ -126,7 +126,7 @@ class PartitionAssigner:
             self._task_of[name] = home
 
     def _may_drop(self, home: str, name: str) -> bool:
-        """Return whether the task may drop this acked partition, which may end inside a batch."""
+        """Return whether the task may drop an acked partition; if so fence it, else hold it."""
         builder = self._builder
         if not builder.decides or name not in builder.flow.partitions:
             return True

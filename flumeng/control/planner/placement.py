@@ -1,9 +1,8 @@
 """Sticky placement of a flow's tasks on nodes. After the grace period a task of a lost owner goes
 to another node under a higher epoch; fencing makes that safe. A task whose owner may no longer run
-it, or is overloaded, is ``draining``: its owner finishes its batch, acks and releases it; after a
-deadline it is taken away. In maintenance mode no move begins. A task that is to end or to lose
-partitions also drains when it has decided a batch itself. A batch of an earlier owner is repeated
-first."""
+it, or is overloaded, is ``draining``: its owner finishes its batch, acks and releases it, or loses
+it at a deadline. In maintenance mode no move begins. A task that is to end or to lose partitions
+also drains when its owner has decided a batch. An earlier owner's batch is repeated first."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from flumeng.control.planner.placement_index import (
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.planner.snapshot_changes import ChangeSet
 from flumeng.control.planner.task_count import PARTITIONS_A_LANE, given_tasks, task_count
-from flumeng.control.snapshot.snapshot import Amounts, NodeView
+from flumeng.control.snapshot.snapshot import NodeView
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 UNOWNED = "no node runs it"
@@ -149,7 +148,7 @@ def _settle(
 
 
 def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """Return the target number of tasks, which does not change in maintenance mode."""
+    """Return the target number of tasks. Maintenance mode keeps a computed or proposed number."""
     placement, planned = builder.flow.collect_place, _planned(builder)
     by_hand = isinstance(placement.tasks, int)
     if planned and not by_hand and builder.snapshot.cluster.maintenance:
@@ -244,7 +243,7 @@ def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
 def _keep(
     builder: PlanBuilder, name: str, task: PlannedTask, selector: NodeSelector
 ) -> PlannedTask:
-    """Keep the owner for now. If it may no longer run the task, let the task drain to another."""
+    """Keep the owner for now. The task drains if it must leave the owner or end a batch first."""
     assert task.node is not None
     owner = builder.snapshot.nodes[task.node]
     if not owner.live or owner.set_aside:
@@ -278,7 +277,7 @@ def _keep(
 
 
 def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -> bool:
-    """Give new tasks of equal weight to the least full nodes; False when limits need checks."""
+    """Give new tasks of equal weight to the least full nodes; False when each needs a search."""
     weights = builder.flow.distinct_weights(fresh.values())
     nodes = None
     if len(weights) == 1:
@@ -309,10 +308,10 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
 
 
 def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
-    """Give each task to its target, else to the least full node, heaviest task first."""
+    """Give each task, heaviest first, to its target, a standby or the least full node."""
     flow = builder.flow
     weighed = [(flow.weight(entry.partitions), entry) for entry in unplaced]
-    weighed.sort(key=lambda pair: -_heaviness(pair[0]))
+    weighed.sort(key=lambda pair: -sum(amount for _, amount in pair[0]))
     selector = NodeSelector(builder)
     stranded, tasks = [], []
     for weight, (name, partitions, reason, before, lost) in weighed:
@@ -375,7 +374,3 @@ def _waiting(
         stays = owner.eligible(COLLECT, builder.flow.collect_place.labels)
         return retained if stays else replace(retained, why=ALONE)
     return before if before.node else replace(before, why=why)
-
-
-def _heaviness(weight: Amounts) -> int:
-    return sum(amount for _, amount in weight)

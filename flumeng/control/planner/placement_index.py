@@ -19,10 +19,10 @@ ONE_MORE = 1000
 
 
 class FlowIndex:
-    """A flow's collect tasks. ``unsettled``: in another state than assigned. ``sizes``: tasks by
-    number of partitions, then by number. ``nodes``: tasks per node. ``replicated``: with standbys;
-    ``unprotected``: lacking standbys, or one in another zone. ``zones``, ``placement``: those for
-    which standbys were last chosen."""
+    """A flow's collect tasks. ``unsettled``: not assigned, or on a node that may not run them.
+    ``sizes``: tasks by number of partitions, then by task number. ``nodes``: tasks per node.
+    ``replicated``: with standbys; ``unprotected``: lacking standbys, or one in another zone.
+    ``zones``, ``placement``: those for which standbys were last chosen."""
 
     def __init__(self) -> None:
         self.unsettled: set[str] = set()
@@ -93,7 +93,7 @@ class PlacementIndex:
         self.capacity.add(node, weight, count)
 
     def enter_counted(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
-        """Add tasks as ``enter`` does, when they are already counted on their nodes."""
+        """Add tasks as ``enter`` does; the caller has counted them with ``count_on``."""
         flow_index, of_node = self.flow_index(flow.name), self._of_node
         task_of, sizes = flow_index.task_of, flow_index.sizes.ranks
         for name, task in tasks:
@@ -180,12 +180,12 @@ class PlacementIndex:
 
 
 def counted_on(task: PlannedTask) -> str | None:
-    """Return the node whose load includes the task: for a draining task its target."""
+    """Return the node whose load includes the task: its target, if it drains towards one."""
     return task.target or task.node
 
 
 def size_rank(name: str, partitions: int) -> int:
-    """Return the key that sorts tasks by size, then by number; each partition adds ``ONE_MORE``."""
+    """Return the key that sorts by size, then by length of name; a partition adds ``ONE_MORE``."""
     return partitions * ONE_MORE + len(name)
 
 

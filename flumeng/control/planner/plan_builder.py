@@ -27,8 +27,8 @@ class Recovery:
 @dataclass
 class PlanBuilder:
     """A flow's draft; each change also updates the index. ``epoch``: the highest so far;
-    ``revision``: the last that every task has run. A decided batch is repeated exactly until acked,
-    so partitions leave only tasks without one. Tasks that wait for their batch are ``held``, those
+    ``revision``: the last that all tasks took. A decided batch is repeated exactly until acked, so
+    partitions leave only tasks without one. Tasks that wait for their batch are ``held``, those
     that lost partitions are ``fenced``. ``throttled``: begins moves that throttles limit."""
 
     flow: FlowView

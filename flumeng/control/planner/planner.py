@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.planner import node_states
-from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
+from flumeng.control.planner.actions import Action, Fence, Release, Replan, Revert
 from flumeng.control.planner.assignments import assign
 from flumeng.control.planner.balance import balance
 from flumeng.control.planner.deleted_flows import drop_of
@@ -36,7 +36,7 @@ from zkschema import paths
 from zkschema.records import EndedTask, Plan
 
 MARK_BYTES = 64
-"""Room in a plan's main znode for the numbers of its buckets and steps."""
+"""Room in a plan's main znode for its fields ``buckets`` and ``sharing``."""
 
 
 @dataclass
@@ -82,7 +82,8 @@ class Planner:
         for name in nodes:
             self._index.put_node(name, snapshot.nodes.get(name))
         outdated.update(nodes)
-        mode = self._maintain(snapshot)
+        away = len(self._index.active & self._index.away)
+        mode = maintain(snapshot, len(self._index.active), away) if snapshot.leads else None
         if mode is not None:
             snapshot = replace(snapshot, cluster=mode.cluster)
         change_sets = self._changes_since(snapshot, nodes, outdated)
@@ -162,12 +163,6 @@ class Planner:
         starting = sum(key not in snapshot.slow for key, _ in snapshot.starting())
         return max(0, limit - starting)
 
-    def _maintain(self, snapshot: Snapshot) -> Maintain | None:
-        if not snapshot.leads:
-            return None
-        missing = len(self._index.active & self._index.away)
-        return maintain(snapshot, len(self._index.active), missing)
-
     def _changes_since(
         self, snapshot: Snapshot, nodes: tuple[str, ...], outdated: set[str]
     ) -> dict[str, ChangeSet]:
@@ -231,7 +226,7 @@ class Planner:
 
 
 def _assigned_epochs(snapshot: Snapshot) -> dict[str, int]:
-    """Return the highest assigned epoch of each flow without a plan."""
+    """Return the highest assigned epoch of each of this master's flows without a plan."""
     highest = {f.name: 0 for f in _mine(snapshot) if not isinstance(f.plan_version, Version)}
     for node in snapshot.nodes.values() if highest else ():
         for task in node.assignment.tasks:
@@ -265,7 +260,7 @@ def _touched(before: FlowView, after: FlowView) -> set[str]:
 
 
 def _besides_plan(flow: FlowView) -> tuple[int, int, int]:
-    """Return the parts of an assignment that do not come from the plan."""
+    """Return the values in assigned tasks that planned tasks lack: revisions and handoff."""
     before = flow.plan.revision if flow.rolling else flow.record.revision
     return flow.record.revision, before, flow.record.handoff
 
@@ -358,3 +353,7 @@ def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
 def _release(lease: ExpiredLease) -> Release:
     why = f"cursor {lease.cursor} of {lease.flow} is removed: the lease of {lease.reader} expired"
     return Release(lease.flow, lease.cursor, lease.version, (why,))
+
+
+def plan(snapshot: Snapshot) -> list[Action]:
+    return Planner().plan(snapshot)

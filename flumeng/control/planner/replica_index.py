@@ -18,12 +18,12 @@ Standing = tuple[bool, bool, bool, bool, str, str]
 
 @dataclass
 class ReplicaIndex:
-    """``open``: journals to check. ``held``: replicas per node. ``_journals_of``: by node, the
+    """``open``: journals to check. ``held``: replicas per node. ``journals_of``: by node, the
     journals with record versions. ``_on``: by node, the journals that its standing affects."""
 
     open: set[str] = field(default_factory=set)
     held: Counter[str] = field(default_factory=Counter)
-    _journals_of: dict[str, dict[str, int]] = field(default_factory=dict)
+    journals_of: dict[str, dict[str, int]] = field(default_factory=dict)
     _on: dict[str, set[str]] = field(default_factory=dict)
     _of_flow: dict[str, set[str]] = field(default_factory=dict)
     _journals: Mapping[str, Journal] = field(default_factory=dict)
@@ -34,18 +34,15 @@ class ReplicaIndex:
     _replicas: dict[str, Replicas | None] = field(default_factory=dict)
     _mine: frozenset[str] = frozenset()
 
-    def journals_of(self, node: str) -> Mapping[str, int]:
-        return self._journals_of.get(node, {})
-
     def follow(self, snapshot: Snapshot) -> set[str]:
-        """Update the index; return the nodes whose assignments change."""
+        """Update the index; return the nodes whose assignments may change."""
         touched = self._follow_journals(snapshot)
         self._follow_nodes(snapshot.nodes)
         self._follow_flows(snapshot)
         return touched
 
     def _follow_journals(self, snapshot: Snapshot) -> set[str]:
-        """Enter changed journals; one counts as replicated if its record's version is known."""
+        """Follow replicated journals, those in ``journal_versions``; return the nodes affected."""
         journals, versions = snapshot.journals, snapshot.journal_versions
         changed = {
             *changed_names(self._journals, journals),
@@ -70,7 +67,7 @@ class ReplicaIndex:
     def _enter(self, name: str, journal: Journal, version: Version) -> set[str]:
         nodes = {journal.node, journal.primary, *journal.replicas}
         for node in nodes:
-            self._journals_of.setdefault(node, {})[name] = version.number
+            self.journals_of.setdefault(node, {})[name] = version.number
         for node in _holders(journal):
             self._on.setdefault(node, set()).add(name)
         self.held.update(journal.replicas)
@@ -81,7 +78,7 @@ class ReplicaIndex:
     def _remove(self, name: str, journal: Journal) -> set[str]:
         nodes = {journal.node, journal.primary, *journal.replicas}
         for node in nodes:
-            self._journals_of[node].pop(name)
+            self.journals_of[node].pop(name)
         for node in _holders(journal):
             self._on[node].discard(name)
         self.held.subtract(journal.replicas)

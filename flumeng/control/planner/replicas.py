@@ -130,7 +130,7 @@ class ReplicaPlan:
         return not view.set_aside and (node in journal.leaving or not view.eligible(REPLICA, {}))
 
     def _find(self, beside: list[str], taken: set[str], target: Replicas) -> str | None:
-        """Return the node with the fewest replicas; ``beside`` begins with the primary's node."""
+        """Choose a new replica's node; ``beside``: those of the others, the primary's first."""
         if self._pools is None:
             self._pools = self._made_pools()
         pools = self._pools

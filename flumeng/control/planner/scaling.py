@@ -2,18 +2,18 @@
 The flow's discovery task samples, decides and proposes; masters apply the number and remember
 nothing. Every decision has a reason, also one that keeps the number. Rules:
 
-1. No decision while a task is unowned, starting or failed, or a partition's end is unknown: such a
-   sample does not show the capacity of the tasks.
-2. Scale *out* when events were late by half the limit for a minute and the tasks will not catch up
-   soon. The new number: arrivals and backlog, divided by the throughput of a busy task.
-3. Never scale out when nothing is acked, or when the tasks added last brought no gain: then the
-   sink or the source is slow.
+1. No change, except into the limits, while a task is unowned, starting or failed, or a partition's
+   end is unknown: such a sample does not show the capacity of the tasks.
+2. Scale *out* when events were late by half the limit for a minute (or two batches) and the tasks
+   will not catch up soon. The new number: arrivals and backlog, divided by a busy task's rate.
+3. Do not scale out when nothing is acked, or for half an hour after an addition that brought no
+   gain: then the sink or the source is slow.
 4. Scale *in*, by half at most, only after a calm quarter of an hour with an unchanged number, if
    its peak rate leaves the remaining tasks a fifth to spare.
 5. Partitions are shared by number, and the fullest task sets the pace: of 16, five tasks do no more
    than four, and six do a third more.
-6. A task's throughput shows only while it is busy. When it is unknown for six hours, one task less
-   is tried, which reveals the rate if that is too few.
+6. A task's throughput shows only while it is busy. When it is unknown, or six hours old and too low
+   for rule 4, one task less is tried, which reveals the rate if that is too few.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GAIN_SECONDS = 1800.0
 """After an addition that brought no gain, the next one is tried after this time."""
 GAIN = 1.1
 SPARE_OUT, SPARE_IN = 1.1, 1.25
-"""Spare share of throughput after each step; the gap between them prevents flapping."""
+"""Factors of throughput over need after scaling out and in; the gap prevents flapping."""
 GAP_SECONDS = 60.0
 """A longer pause between two samples makes the window incomplete."""
 KEPT = {
@@ -114,7 +114,7 @@ class Limits:
 @dataclass(frozen=True)
 class Standing:
     """The last decided number of tasks and its start. ``rate``: events per second of a busy task,
-    measured at ``rate_at``, or 0. ``total_before``: throughput before the last addition, or 0."""
+    measured at ``rate_at``, or 0. ``total_before``: throughput before an addition, or 0."""
 
     tasks: int
     since: float
@@ -125,8 +125,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision. ``kind``: the rule; ``out``, ``in``, ``probe`` (one task less) and ``limits``
-    change the number of tasks."""
+    """A decision. Kinds ``out``, ``in``, ``probe`` (one less) and ``limits`` change the number."""
 
     kind: str
     tasks: int
@@ -216,7 +215,8 @@ def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) ->
 
 
 def _window(samples: Sequence[Sample], seconds: float, since: float) -> Sequence[Sample]:
-    """Return the samples of the last ``seconds``; empty if incomplete or the number changed."""
+    """Return the samples of the last ``seconds``; empty if these are incomplete or unsettled, or
+    the number of tasks changed meanwhile."""
     now = samples[-1].time
     recent = _since(samples, now - seconds)
     pairs = itertools.pairwise(recent)

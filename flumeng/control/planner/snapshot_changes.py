@@ -12,7 +12,7 @@ from zkschema.records import COLLECT, INGEST
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """The changes of a flow: ``everything``, or only the changed names; ``nodes`` are sorted."""
+    """The changes of a flow: ``everything``, or only those of the changed names."""
 
     everything: bool = True
     nodes: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class ChangeSet:
 
 
 def changed_partitions(before: Snapshot, after: Snapshot) -> dict[str, set[str]]:
-    """Return each flow's partitions that appeared, disappeared, changed or were drained."""
+    """Return by flow the journals that changed, and partitions that came, went or were drained."""
     changed: dict[str, set[str]] = {}
     drained = before.drained ^ after.drained
     for name in {*changed_names(before.journals, after.journals), *drained}:

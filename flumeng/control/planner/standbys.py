@@ -1,5 +1,5 @@
-"""Chooses warm standbys of tasks, which take over at once from a lost node. A standby is never on
-its owner's node, is in another zone if possible, and stays while allowed. It uses no capacity. Each
+"""Chooses warm standbys of tasks, first choice when a task's node is lost. A standby is never on
+the task's node, is in another zone if possible, and stays while allowed. It uses no capacity. Each
 goes to the node with the fewest standbys; ties are broken differently for each number, so that the
 tasks of one node have different standbys."""
 

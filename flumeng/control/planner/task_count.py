@@ -14,7 +14,7 @@ PARTITIONS_AT_MOST = 5_000
 
 
 def given_tasks(option: int | TaskRange | None, proposed: int, planned: int) -> int | None:
-    """Return the number in the flow's text (``option``) or, for a range, the proposed one."""
+    """Return the flow's ``option``; for a range the proposed, else planned, number within it."""
     if isinstance(option, TaskRange):
         return option.clamp(proposed or planned)
     return option
@@ -33,7 +33,7 @@ def task_count(given: int | None, planned: int, partitions: int, slots: float, n
 
 
 def _kept(planned: int, least: int, partitions: int) -> int:
-    """Return the ``planned`` number while tasks stay at least half full, else a lower one."""
+    """Return ``planned`` while tasks stay half full, else a lower number; at least ``least``."""
     return (
         least
         if least >= planned

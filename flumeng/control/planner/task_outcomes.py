@@ -1,8 +1,9 @@
 """Outcomes of tasks that a plan takes from their owners.
 
-1. A task that has nothing left to read has not failed, even if its node reports a failure.
-2. An owner that found a higher epoch is *superseded*, and has not failed either.
-3. A task has *failed* if its node is down, or reported a failure and therefore lost the task.
+1. A task whose owner found a higher epoch in the acks is *superseded*.
+2. A task with nothing left to read has not failed, even if its node is down or reports a failure:
+   it has *succeeded* if it ends, unless its flow is suspended or discards events.
+3. A task has *failed* if its node reported a failure, or is not live when another node gets it.
 4. All other tasks are *stopped*: an operator, or the plan, has taken them away.
 
 Ingest tasks have no entry, nor do tasks that only change partitions. The history is bounded and

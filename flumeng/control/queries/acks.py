@@ -22,7 +22,7 @@ UNREGISTERED = PartitionBounds()
 
 
 class Position(Protocol):
-    """The retained range of a partition; offsets are half-open."""
+    """The retained offsets of a partition: from ``floor`` to before ``safe``."""
 
     @property
     def floor(self) -> int: ...
@@ -41,7 +41,7 @@ def ask_worker(address: str) -> Mapping[str, Position]:
 
 @dataclass(frozen=True)
 class AckRow:
-    """An ack. ``epoch``, ``offset``: None before the first one; ``end``: None when unknown."""
+    """An ack. ``epoch``, ``offset``: None before the first. ``end``, ``lag``: None if unknown."""
 
     flow: str
     partition: str
@@ -137,7 +137,7 @@ def progress(store: ReadableStore, ask: Ask, flow: str) -> Progress:
 
 @dataclass(frozen=True)
 class CursorRow:
-    """A reader's cursor. ``until``: since the epoch, None for a flow. ``lag``: unread events."""
+    """A reader's cursor. ``until``: end of its lease, None for a flow. ``lag``: unread events."""
 
     flow: str
     cursor: str

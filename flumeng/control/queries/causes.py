@@ -13,7 +13,7 @@ from zkschema.table import Row
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason for a degraded cluster. ``about`` identifies it across queries."""
+    """A reason for a degraded cluster. ``about``, if given, identifies it across queries."""
 
     what: str
     advice: str
@@ -48,7 +48,7 @@ WORST = 20
 
 
 def of_unreadable(records: Iterable[Unreadable]) -> Iterator[Cause]:
-    """Yield the causes of unreadable records, ordered by kind, then by path."""
+    """Yield the causes of unreadable records by kind, then path; ``WORST`` of a kind are named."""
     kinds: dict[str, list[Unreadable]] = {}
     for record in sorted(records, key=lambda record: (record.path.row.pattern, str(record.path))):
         kinds.setdefault(record.path.row.pattern, []).append(record)

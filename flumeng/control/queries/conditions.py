@@ -24,7 +24,7 @@ from zkschema.records import COLLECT, DISCOVER
 
 
 def flow_running(store: ReadableStore, flow: str) -> list[str]:
-    """Return the tasks not running their wanted revision, in a rollout maybe the previous one."""
+    """Return why not all tasks run their wanted revision, in a rollout maybe the previous one."""
     return _not_running(overview.flow(store, flow))
 
 
@@ -39,7 +39,7 @@ def _not_running(flow: FlowDetail) -> list[str]:
 
 
 def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
-    """Return tasks not on the current revision. Raises ``UnsatisfiableError`` after a rollback."""
+    """As ``flow_running``, without a rollout. Raises ``UnsatisfiableError`` after a rollback."""
     detail = overview.flow(store, flow)
     if detail.went_back:
         raise UnsatisfiableError(
@@ -50,7 +50,7 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
-    """Return a stopped flow's undelivered journals and planned tasks, but for discovery."""
+    """Return tasks but for discovery, or else undelivered journals, of a flow and its parts."""
     every = [flow, *parts_there(store, [flow])]
     return [line for name in every for line in _not_stopped(store, name)]
 

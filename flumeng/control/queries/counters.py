@@ -23,8 +23,7 @@ Ask = Callable[[str], Sequence[Mapping[str, Any]]]
 @dataclass(frozen=True)
 class TaskCountsRow:
     """Counts by a task's owner ``since`` (seconds since the epoch): ``processed``, ``dropped``,
-    ``parse_errors`` and ``dead_letters``, each by window (``1m``, ``5m``, ``15m``), or None if not
-    counted."""
+    ``parse_errors`` and ``dead_letters``, each by window (``1m``, ``5m``, ``15m``), or None."""
 
     flow: str
     task: str
@@ -46,7 +45,7 @@ NO_COUNTS = TaskCounts()
 
 
 def task_counts(store: ReadableStore, ask: Ask, tasks: Sequence[TaskRow]) -> TaskCounts:
-    """Return the counts of the collect tasks that have an owner."""
+    """Return the counts of collect tasks, as their owners report them under the planned epoch."""
     owned = {task.key: task for task in tasks if task.kind == COLLECT and task.node}
     nodes = sorted({task.node for task in owned.values() if task.node})
 
@@ -85,7 +84,7 @@ def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class CounterRow:
-    """A source on a node, summed over workers. ``held_by``: of the worker held longest."""
+    """A source on a node, summed over workers. ``held_by``: why the one held longest waits."""
 
     node: str
     source: str

@@ -36,7 +36,7 @@ def client(address: str, seconds: float = CALL_SECONDS) -> JournalClient:
 def ask_all(
     cache: ReadCache, ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
-    """Return the answers of live nodes that serve partitions, and the nodes that did not answer."""
+    """Return the answers of live nodes that serve partitions, and nodes with a silent process."""
     names = cache.children(paths.live_nodes())
     return _ask(cache, names, ask, lambda live: (*live.addresses, live.discovery))
 
@@ -71,8 +71,8 @@ def _ask(
 def _together(
     ask: Callable[[str], Mapping[str, A]], addresses: Sequence[str]
 ) -> dict[str, Mapping[str, A] | None]:
-    """Return the answers by address, None without one. Raises UserError if no node answers and one
-    refuses. Threads are not daemons: gRPC crashes a process that exits within a call."""
+    """Return the answers by address, None or missing without one. Raises UserError if none answers
+    and one refuses. Threads are not daemons: gRPC crashes a process that exits within a call."""
     refused: list[UserError] = []
     waiting: SimpleQueue[str] = SimpleQueue()
     done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()

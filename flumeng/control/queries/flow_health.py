@@ -14,10 +14,10 @@ MEND = "fix the cause; the task is retried automatically"
 @dataclass(frozen=True)
 class FlowHealth:
     """The health of a flow. ``state``: ``running``, ``idle``, ``suspended``, ``stopping``,
-    ``stopped``, ``pending``, ``unhealthy supervisor`` (discovery fails, or no plan) or ``unhealthy
-    tasks``. ``detail``: ``connecting to stream``, ``discovering tasks``, ``creating tasks``, ``lost
-    contact with stream``, ``discovery fails``, ``tasks fail``, ``retrying``, ``not readable``, or
-    the state."""
+    ``stopped``, ``pending``, ``unhealthy supervisor`` (discovery fails, or the flow is unreadable),
+    ``unhealthy tasks`` or ``unknown``. ``detail``: ``connecting to stream``, ``discovering tasks``,
+    ``creating tasks``, ``lost contact with stream``, ``discovery fails``, ``tasks fail``,
+    ``retrying``, ``not readable``, or the state."""
 
     state: str
     detail: str

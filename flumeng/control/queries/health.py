@@ -37,6 +37,13 @@ Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
 """The accounts of a worker's journals, and the counters of its sources."""
 HELD_SECONDS = 5.0
 """A source held for a shorter time is not reported: it may be a burst."""
+TROUBLE_ADVICE = {
+    "certificate": "replace it on that master's host",
+    "master": "its log shows where it hangs once it has ended itself; if it does not end, restart "
+    "it",
+}
+"""Advice about a master's trouble, by the first word of its subject."""
+RETRIED = "it stays unchanged; the master tries again within about a minute, see its log"
 
 
 def status(
@@ -188,7 +195,7 @@ def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
 def _of_troubles(
     masters: Mapping[str, LiveMaster | None], flows: Sequence[FlowRow]
 ) -> Iterator[Cause]:
-    """Yield the troubles that masters report, without those of flows with a reported problem."""
+    """Yield the masters' troubles, but not ``share`` and those of flows with a problem."""
     reported = {f"flow {flow.flow}" for flow in flows if flow.problem}
     reporters: dict[tuple[str, str], list[str]] = {}
     for name, live in masters.items():
@@ -196,12 +203,9 @@ def _of_troubles(
             if topic not in reported and topic != "share":
                 reporters.setdefault((topic, why), []).append(name)
     for (topic, why), names in sorted(reporters.items()):
-        hangs = topic.startswith("master ")
         yield Cause(
             f"{topic}: {why} (master {', '.join(names)})",
-            "its log shows where it hangs once it has ended itself; if it does not end, restart it"
-            if hangs
-            else "it stays unchanged and is retried every minute; see the master's log",
+            TROUBLE_ADVICE.get(topic.partition(" ")[0], RETRIED),
             about=f"{topic}: troubles of masters",
         )
 

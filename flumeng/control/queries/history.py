@@ -15,7 +15,7 @@ from zkschema import paths, records
 
 @dataclass(frozen=True)
 class RevisionRow:
-    """A revision. ``deleted``: by, when and why the flow was; its last row has the ``text``."""
+    """A revision. ``deleted``: author, time, reason of the deletion; the last row has ``text``."""
 
     revision: int
     author: str

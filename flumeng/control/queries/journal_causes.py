@@ -19,7 +19,7 @@ from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Journal
 
 SHARE = 0.5
-"""Journals above this share of ``max_bytes`` are reported."""
+"""Unread events from this share of ``max_bytes`` on are reported."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Kept:
 
 
 def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
-    """Yield journals whose unread events exceed ``SHARE``; reads only acks of large journals."""
+    """Yield journals whose slowest reader left ``SHARE`` unread, if all acks are readable."""
     large = {
         name: account
         for name, account in sorted(accounts.items())
@@ -59,8 +59,8 @@ def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
 def of_kept(
     flows: Sequence[FlowRow], cache: ReadCache, accounts: Mapping[str, Account], now: float
 ) -> Iterator[Cause]:
-    """Yield one cause per reader, with its fullest journal, unless its next batch is not due.
-    ``now``: seconds since the epoch."""
+    """Yield one cause per flow and reader, with the fullest journal. A flow's own journals count
+    once its next batch is due. ``now``: seconds since the epoch."""
     states = {flow.flow: flow.state for flow in flows}
     due = {flow.flow: now - flow.batch_seconds for flow in flows if flow.state == "running"}
     by_reader: dict[tuple[str, str], list[Kept]] = {}
@@ -126,7 +126,7 @@ def of_replicas(
     live: Collection[str],
     acked: Mapping[str, int],
 ) -> Iterator[Cause]:
-    """Yield one cause per flow and state. ``replication`` is by flow, ``acked`` by journal."""
+    """Yield one cause per flow and shortage. ``replication`` is by flow, ``acked`` by journal."""
     by_state: dict[tuple[str, str], list[str]] = {}
     for name, journal in journals.items():
         done = journal.end is not None and acked.get(name, 0) >= journal.end

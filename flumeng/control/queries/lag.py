@@ -33,7 +33,7 @@ STUCK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class FlowLag:
-    """A flow's lag. ``events`` wait in partitions with a known end; ``unknown``: number of others.
+    """A flow's lag. ``events`` wait in partitions with a known lag; ``unknown``: number of others.
     ``seconds``: age of the oldest. ``trend`` since a minute ago: ``growing``, ``shrinking``,
     ``steady`` or empty. ``moved``: an ack moved since; ``still``: nothing arrived since."""
 
@@ -72,13 +72,14 @@ def flow_lag(
         trend = _trend(sum(account.unacked for account in behind), sum(before), within_batch=within)
         waited = [account for account, ago in pairs if ago]
         moved = any(a.acked != a.acked_minute_ago for a in waited) if waited else None
+    own = [accounts.get(key(ack.flow, ack.partition)) for ack in acks]
     return FlowLag(
         events=events,
         unknown=sum(ack.lag is None for ack in acks),
         seconds=round(max(0.0, *ages), 1) if ages else (None if events else 0.0),
         trend=trend,
         moved=moved,
-        still=_is_still([accounts.get(key(ack.flow, ack.partition)) for ack in acks]),
+        still=bool(own) and all(a is not None and a.safe == a.safe_minute_ago for a in own),
     )
 
 
@@ -134,10 +135,6 @@ def _reason(tasks: Sequence[TaskRow], lag: FlowLag) -> tuple[str, str]:
     )
 
 
-def _is_still(accounts: Sequence[Account | None]) -> bool:
-    return bool(accounts) and all(a is not None and a.safe == a.safe_minute_ago for a in accounts)
-
-
 def _all_run(tasks: Sequence[TaskRow]) -> bool:
     collect = [task for task in tasks if task.kind == COLLECT]
     return bool(collect) and all(task.state == "running" for task in collect)
@@ -151,9 +148,9 @@ def _trend(now: int, before: int, *, within_batch: bool) -> str:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """The lag of a partition: ``events`` between ``ack`` and ``end``. ``seconds``: age of the event
-    at the ack, relative to the newest event, or to now where nodes stamp events. Rates are of the
-    last minute. ``caught_up_seconds``: time until no event waits; None if never or unknown."""
+    """The lag of a partition: ``events`` not yet in all sinks. ``seconds``: age of the event at the
+    ack, relative to the newest event, or to now where nodes stamp events. Rates are of the last
+    minute. ``caught_up_seconds``: until no event waits at these rates; None if never or unknown."""
 
     partition: str
     ack: int | None
@@ -168,8 +165,8 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LagOfFlow:
-    """A flow's lag in detail. ``partitions``: the latest first; ``unknown`` ones have no known end.
-    ``silent`` nodes did not answer; ``problems``: unreadable records."""
+    """A flow's lag in detail. ``partitions``: ``unknown`` ones, without a known lag, then by most
+    events. ``silent`` nodes did not answer; ``problems``: unreadable records."""
 
     flow: str
     state: str
@@ -288,7 +285,7 @@ def _sum(rates: Sequence[float | None]) -> float | None:
 
 
 def if_all_known(how: Callable[[list[N]], N], numbers: Sequence[N | None]) -> N | None:
-    """Apply ``how``, such as a sum; None unless all numbers are known."""
+    """Apply ``how``, such as a sum; None unless there are numbers and all are known."""
     present = [number for number in numbers if number is not None]
     return how(present) if present and len(present) == len(numbers) else None
 

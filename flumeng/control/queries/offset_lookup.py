@@ -72,7 +72,7 @@ def choose(names: Collection[str], globs: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """Resolved ``offsets`` by partition. ``accepted``: start of each held back partition."""
+    """Resolved ``offsets`` by partition. ``accepted``: the point by held back partition."""
 
     offsets: Mapping[str, int]
     accepted: Mapping[str, str]

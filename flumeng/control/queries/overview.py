@@ -57,7 +57,7 @@ class FlowRow:
 
 @dataclass(frozen=True)
 class Backfill:
-    """A backfill. ``left``: undelivered events, None when unknown. ``done``: it ended by itself."""
+    """A backfill. ``left``: undelivered events, None if unknown. ``done``: stopped, none left."""
 
     of: str
     left: int | None

@@ -13,7 +13,7 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path, key
 from flumeng.control.snapshot.task_map import read_plans
-from flumeng.control.zookeeper import Found, Unreadable, Versioned
+from flumeng.control.zookeeper import Found, Unreadable, Versioned, readable
 from flumeng.journal.log.progress_history import AGO_SECONDS
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import CorruptError, UserError
@@ -204,13 +204,12 @@ def lanes_of(
 
 
 def listed_items(cache: ReadCache, flow: str, most: int) -> list[ItemRow]:
-    """Return up to ``most`` items: failed, then running, then waiting. Raises ``UserError``."""
-    head = cache.read(paths.queue(flow))
+    """Return up to ``most`` items: failed, then running, then waiting. Raises ``UserError`` without
+    a queue, and ``Unreadable.error``."""
+    (found,) = cache.read_each([paths.queue(flow)])
+    head = readable(found)
     if head is None:
-        raise UserError(
-            cache.why(paths.queue(flow))
-            or f"flow {flow} has no queue: no source `objects` of it has run yet"
-        )
+        raise UserError(f"flow {flow} has no queue: no source `objects` of it has run yet")
     queue = _Queue.of(cache, flow, head.value)
     rows = [
         ItemRow(name, f.wanted or "failed", f.location, f.size, f.modified / 1e6, f.position, f.why)

@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Record)
 
 
 class ReadCache(ClusterCopy):
-    """The cached znodes. Unreadable records are left out and listed in ``unreadable``."""
+    """The cached znodes. ``unreadable`` lists unreadable ones, for which ``read`` returns None."""
 
     def __init__(self, store: ReadableStore) -> None:
         super().__init__(store.scale)

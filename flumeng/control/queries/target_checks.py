@@ -64,8 +64,8 @@ class TargetsFailedError(FlumengError):
 
 
 def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> list[CheckedTarget]:
-    """Return the results of the first node that answers. Raises UnavailableError if none does,
-    NotAllowedError without permission."""
+    """Return the results of the first node that answers. Raises NotAllowedError without permission;
+    if none answers, the first node's error, or UnavailableError without a node to ask."""
     signed = signature(spec.flow, text)
     trouble: list[FlumengError] = []
     for node, address in _candidates(store, spec):

@@ -16,11 +16,11 @@ Statuses = Mapping[str, NodeStatus | Unreadable | None]
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A task. ``state``: ``running``, ``draining``, ``starting`` (assigned, not running),
-    ``failed``, ``stopped``, ``waiting`` (no node may run it), ``down`` (its node is not live) or
-    ``unknown`` (unreadable status). ``wanted``, ``revision``: the wanted and the applied revision.
-    ``why`` of a running task: its stopped partitions. ``standbys``: ``standby``, ``starting``,
-    ``down`` or ``failed: ...`` by node; ``lacking``: how many have no node."""
+    """A task. ``state``: ``running``, ``draining``, ``starting`` (not running the wanted revision
+    yet), ``retrying``, ``failed``, ``stopped``, ``waiting`` (no node may run it), ``down`` (its
+    node is not live) or ``unknown`` (unreadable status). ``wanted``, ``revision``: the wanted and
+    the applied revision. ``why`` of a running task: its problems. ``standbys``: ``standby``,
+    ``starting``, ``down`` or ``failed: ...`` by node; ``lacking``: how many have no node."""
 
     flow: str
     task: str
@@ -196,7 +196,7 @@ def _state(
 @dataclass(frozen=True)
 class DecisionRow:
     """A decision on the number of tasks; ``before`` equals ``tasks`` if it was kept. ``time``:
-    since the epoch; ``kind``: see ``scaling``."""
+    since the epoch; ``kind``: as in ``planner.scaling.Decision``."""
 
     time: float
     kind: str
@@ -219,7 +219,7 @@ class ScalingRow:
 
 
 def scaling(tasks: object, record: Partitions | None) -> ScalingRow | None:
-    """Return the scaling, None for a fixed number. ``record``: the discovery task's record."""
+    """Return the scaling; None unless ``tasks`` is a range. ``record``: the discovery task's."""
     if not isinstance(tasks, TaskRange):
         return None
     scaling = record.scaling if record else None

@@ -1,4 +1,4 @@
-"""A node's assignment: one znode while small, else pages (see ``shards``), changed in steps."""
+"""A node's assignment: one znode until too large, from then on pages (see ``shards``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkschema import paths
 from zkschema.records import AssignedTask, Assignment
 
 INLINE_ITEMS = 12_000
-"""The most tasks and partitions in one znode, even when host names are UUIDs."""
+"""The most tasks plus partitions in one znode; so many fit even if host names are UUIDs."""
 PAGES = 64
 
 Fits = Callable[[Assignment, Assignment], bool]
@@ -21,7 +21,7 @@ Fits = Callable[[Assignment, Assignment], bool]
 
 
 def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
-    """Return the assignment with its main znode's version; rereads pages that change meanwhile."""
+    """Return the assignment with its main znode's version; reads again if it changes meanwhile."""
     record = store.read(paths.assignment(node))
     while record is not None and record.value.pages:
         numbers = range(record.value.pages)
@@ -59,7 +59,7 @@ def assignment_writes(
 
 
 def assignment_steps(before: Assignment, after: Assignment, fits: Fits) -> Iterator[Assignment]:
-    """Yield the assignments to write, each in one transaction; ``after`` is the last."""
+    """Yield the assignments to write, one a transaction; ``after``, perhaps in pages, is last."""
     if not before.pages and items(after.tasks) <= INLINE_ITEMS and fits(before, after):
         yield after
         return

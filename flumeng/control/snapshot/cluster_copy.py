@@ -26,11 +26,11 @@ V = TypeVar("V")
 IsLive = Callable[[Path, Versioned[Any] | Unreadable], bool]
 """Returns whether a node's live znode proves that the node is live."""
 SHARDED = frozenset(row.pattern for row in (paths.plan, paths.partitions, paths.assignment))
-"""Records that may have buckets or pages."""
+"""Patterns of the records that may have buckets or pages."""
 
 
 class ClusterCopy:
-    """A ``ReadableStore`` in memory. Reading a path that was not loaded raises ``KeyError``."""
+    """A ``ReadableStore`` in memory. A path neither loaded nor known as absent is a KeyError."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -75,7 +75,7 @@ class ClusterCopy:
         return tuple(self.unreadable[key] for key in map(str, requested) if key in self.unreadable)
 
     def lacks(self, path: Path) -> bool:
-        """Return whether the path is absent from a listed folder, and therefore not loaded."""
+        """Return whether the path is not loaded, but known to be absent from a listed folder."""
         return str(path) not in self.znodes and self._is_absent(str(path))
 
     def _is_unlisted(self, path: Path) -> bool:
@@ -90,7 +90,7 @@ class ClusterCopy:
         return False
 
     def rest_of(self, records: Iterable[Path]) -> list[Path]:
-        """Return the paths of the buckets and pages of these records."""
+        """Return the paths of the buckets and pages of these records, if the records are loaded."""
         return [
             rest for path in records if path.row.pattern in SHARDED for rest in self._rest_of(path)
         ]
@@ -109,13 +109,13 @@ class ClusterCopy:
 
 
 def first_name(path: Path) -> str:
-    """Return the flow, node or journal in a path, or ""."""
+    """Return the first name in a path, such as a flow or node; "" in a path without names."""
     names = path.row.matches(str(path))
     return names[0] if names else ""
 
 
 class Mirror(ClusterCopy):
-    """A master's copy, without absent znodes and live znodes that ``is_live`` rejects."""
+    """A master's copy. It keeps no absent znodes, and no live znodes that ``is_live`` rejects."""
 
     def __init__(self, store: ReadableStore, is_live: IsLive) -> None:
         super().__init__(store.scale)
@@ -130,7 +130,7 @@ class Mirror(ClusterCopy):
         self.znodes, self.unreadable = {}, {}
 
     def refresh(self, requested: list[Path]) -> list[Path]:
-        """Read these paths and their buckets; return the changed ones."""
+        """Read these paths and their new buckets and pages; return the changed paths."""
         changed = self._refresh_these(requested)
         missing = [path for path in self.rest_of(requested) if str(path) not in self.znodes]
         return [*changed, *self._refresh_these(missing)]
@@ -158,7 +158,7 @@ class Mirror(ClusterCopy):
 
 
 def changed_in(before: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, V]:
-    """Return ``before`` itself when nothing changed, else a sorted copy; None removes a name."""
+    """Return ``before`` itself if ``changed`` is empty, else a sorted copy; None removes a name."""
     if not changed and isinstance(before, dict):
         return before
     together = {**before, **changed}

@@ -1,7 +1,7 @@
 """The record of a flow's discovered partitions, in buckets when there are many. Changed buckets are
 written with the record in one transaction, so the record's version covers all. A larger change
-takes several steps; other fields change with the last one. The flow's discovery task writes the
-record, and operators that accept partitions."""
+takes several steps: the epoch changes with the first, other fields with the last. The flow's
+discovery task writes the record, and so do operators that accept partitions or isolate a part."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from zkschema.records import Partition, Partitions
 
 BUCKETS = 64
 INLINE = 2_000
-"""With more partitions than this, the record uses buckets."""
+"""With more partitions than this the record uses buckets, and keeps them above half of it."""
 
 
 def read(source: Source, flows: Iterable[str]) -> list[Found[Partitions]]:
-    """Return the records of these flows with their buckets; unreadable when any of these is."""
+    """Return flows' records with their buckets: Unreadable if any of these is, None if absent."""
     names = list(flows)
     records = source.read_each([paths.partitions(name) for name in names])
     buckets = [

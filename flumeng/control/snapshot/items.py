@@ -1,6 +1,6 @@
 """Items of a lane of a work queue. An offset is an item's number and a position in the item: rows,
 or decompressed bytes before a line. So offsets grow in reading order, one number is a lane's ack,
-and an event keeps its identity."""
+and an event has the same offset each time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from zkschema.records import QueueSegment
 
 MOST_POSITION = (1 << POSITION_BITS) - 1
 """The largest readable item, in bytes (256 GiB) or rows."""
-MOST_ITEMS = 1 << (63 - POSITION_BITS)
-"""The most items of a lane; further items go to a new lane."""
+FULL_ITEMS = (1 << (63 - POSITION_BITS)) - (1 << 16)
+"""A lane with so many items is full and gets few more: offsets must not exceed 63 bits."""
 
 
 @dataclass(frozen=True)
 class Item:
     """An object to read, as listed. ``modified_us``: microseconds since the epoch. ``tag``: an ETag
-    or generation, or "". The positions to read are those from ``first`` to before ``until``."""
+    or generation, or "". Positions from ``first`` to before ``until`` (None: the end) are read."""
 
     number: int
     location: str
@@ -73,7 +73,7 @@ def encode(items: Iterable[Item]) -> str:
 
 
 def decode(address: str) -> list[Item]:
-    """Decode a list of items. Raises CorruptError."""
+    """Decode the items of an ``encode`` text. Raises CorruptError for any other text."""
     try:
         return [Item(*fields) for fields in json.loads(address)]
     except (ValueError, TypeError, RecursionError) as error:
@@ -92,7 +92,7 @@ def of_segment(segment: QueueSegment) -> list[Item]:
 
 
 def segment_of(items: Sequence[Item]) -> QueueSegment:
-    """Return the segment of these items, whose numbers are consecutive."""
+    """Return the segment of these items (at least one), whose numbers are consecutive."""
     return QueueSegment(
         first=items[0].number,
         locations=tuple(item.location for item in items),

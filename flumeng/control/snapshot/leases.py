@@ -1,4 +1,4 @@
-"""Leases ``/leases/F@C`` of external readers: unread events are kept until a lease expires."""
+"""Leases ``/leases/FLOW@CURSOR`` of external readers; until one expires, unread events are kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ServerClock:
 
 
 class Leases:
-    """Reads expired leases for a master: without a watch, once in ``READ_SECONDS``."""
+    """Reads leases without a watch: every ``READ_SECONDS``, at each call while one is expired."""
 
     def __init__(self, store: ReadableStore, clock: Callable[[], float]) -> None:
         self._store = store
@@ -58,8 +58,8 @@ class Leases:
         self._read_at = float("-inf")
 
     def expired(self, now: float) -> tuple[ExpiredLease, ...]:
-        """Return the leases not renewed by ``now``, by ZooKeeper's clock. Expired ones are returned
-        by each call until they are removed; an unreadable lease has not expired."""
+        """Return the leases expired by ``now``, ZooKeeper's time; none when no read is due. They
+        are returned by each call until they are removed. An unreadable lease has not expired."""
         if self._clock() < self._read_at:
             return ()
         cursors = names(self._store)

@@ -1,6 +1,6 @@
 """The partitions of flows: journals, and partitions found by discovery. A node registers each of
-its journals in a separate znode. All others are found by the flow's discovery task, which alone
-writes ``/flows/F/partitions``. Users of this module need not distinguish the two."""
+its journals in a separate znode. The flow's discovery task finds all others and registers them in
+``/flows/FLOW/partitions``. Users of this module need not distinguish the two."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def subscribed(journal: str) -> str:
 
 
 def ack_path(flow: str, partition: str) -> ZPath[Ack]:
-    """Return the ack's path; a flow that reads another flow's journals has its cursor there."""
+    """Return the path of the flow's ack; that of ``J@flow`` is in a cursor of J's flow."""
     if input_of(partition) == FLOW:
         journal = journal_of(partition)
         return paths.ack(journal.partition(".")[0], flow, journal)
@@ -77,8 +77,8 @@ def label_of(partition: str) -> str:
 
 @dataclass(frozen=True)
 class PartitionBounds:
-    """The offsets of a partition. New cursors begin at ``start``. ``end``: None while open, when
-    ``node`` knows the end."""
+    """The offsets of a partition. New cursors begin at ``start``. ``end``: None while open.
+    ``node``: a journal's primary, which knows the end of an open journal; "" for others."""
 
     start: int = 0
     end: int | None = None
@@ -87,14 +87,14 @@ class PartitionBounds:
 
 @dataclass(frozen=True)
 class Registered:
-    """A registered partition. ``check`` fails once the partition is deregistered."""
+    """A registered partition. ``check`` fails once its record changes or is removed."""
 
     start: int
     check: Check
 
 
 def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, PartitionBounds]]:
-    """Return each flow's registered partitions by name, without unreadable ones."""
+    """Return each flow's partitions by name. Only journals are included if unreadable: as open."""
     by_flow: dict[str, dict[str, PartitionBounds]] = {name: {} for name in flows}
     for name, journal in journal_registry.journals(source).items():
         if journal.flow in by_flow:
@@ -120,7 +120,7 @@ def registration(flow: str, partition: str) -> ZPath[Journal] | ZPath[Partitions
 
 
 def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Registered]:
-    """Return those of the partitions that are registered. Raises CorruptError, UnavailableError."""
+    """Return the registered ones of these. Raises CorruptError, UserError, UnavailableError."""
     registrations: dict[str, Registered] = {}
     journals = [name for name in names if input_of(name) == JOURNAL]
     read = store.read_each([paths.journal(name) for name in journals])

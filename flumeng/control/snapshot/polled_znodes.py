@@ -1,5 +1,5 @@
 """Reads records that change with each batch, only while needed: acks of closed partitions, commits
-of stopping flows, and intents of tasks that wait for a batch."""
+of stopped and deleted flows, and intents of flows whose tasks wait for a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_SECONDS = 2.0
 
 
 class PolledZnodes:
-    """The polled records; requests a snapshot every ``POLL_SECONDS`` while any may change."""
+    """Reads the polled records; requests a snapshot every ``POLL_SECONDS`` while any is awaited."""
 
     def __init__(self, store: ReadableStore, timers: Timers) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class PolledZnodes:
     def drained(
         self, flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
     ) -> frozenset[str]:
-        """Return the closed partitions that are fully acked. Acks never decrease."""
+        """Return the closed, fully acked partitions; as acks never decrease, they stay so."""
         ending = _ending(flows, journals)
         left = [key for key in ending if key not in self._drained]
         acks = [ack_path(flow, name) for flow, name, _ in (ending[key] for key in left)]
@@ -44,8 +44,8 @@ class PolledZnodes:
         return self._drained
 
     def committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
-        """Return ending flows with unfinished commits. Read after the acks: a commit that moved an
-        ack is then listed or already finished."""
+        """Return stopped and deleted flows with unfinished commits. Called after ``drained``: a
+        commit that moved an ack is then listed or already finished."""
         ending = {
             name: flow
             for name, flow in flows.items()

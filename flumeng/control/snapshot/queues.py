@@ -50,7 +50,7 @@ def segment_name(first: int) -> str:
 
 
 def head(store: ReadableStore, flow: str) -> Versioned[Queue] | None:
-    """Return the queue's head record. Raises CorruptError, UserError, UnavailableError."""
+    """Return the queue's head record, or None. Raises CorruptError, UserError, UnavailableError."""
     return store.read(paths.queue(flow))
 
 

@@ -1,7 +1,7 @@
 """Reads snapshots: changed paths at once when a watch reports them, and everything in rounds. A
-reconnect or failure invalidates everything. Each minute a round rereads everything, a part with
-each snapshot. Unreadable records are set aside: the flow is not planned, the node keeps its tasks,
-the partition is not drained. Without the cluster's settings nothing moves."""
+reconnect or failure invalidates everything. About every minute a round rereads everything, a part
+with each snapshot. Unreadable records are set aside: the flow is not planned, the node keeps its
+tasks, the partition is not drained. While the cluster's settings are unreadable nothing moves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def silent(
 def planning_masters(
     live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], silent: Collection[str] = ()
 ) -> dict[str, frozenset[str]]:
-    """Return each planning master with the flows it cannot plan; all live ones when none plans."""
+    """Return the masters that plan, or all when none does, each with the flows it cannot plan.
+    ``silent`` ones are left out; unreadable ones count as planning."""
     planning: dict[str, frozenset[str]] = {}
     idle: dict[str, frozenset[str]] = {}
     for name, live in live_masters.items():
@@ -73,7 +74,8 @@ def share_of(
 
 
 def master_of(flow: str, masters: Collection[str]) -> str | None:
-    """Return the master that plans ``flow``. Masters that disagree lose a compare-and-set."""
+    """Return the master that plans ``flow``, or leads for ""; None without masters. Masters that
+    disagree lose a compare-and-set."""
     return chosen(flow, masters)
 
 
@@ -100,7 +102,7 @@ READ = frozenset(
 
 
 class Round:
-    """Rereads everything in parts. ``clock`` is monotonic; the first round begins at once."""
+    """Hands out the paths to reread, in parts; a first round at once. ``clock`` is monotonic."""
 
     def __init__(self, me: str, clock: Callable[[], float], part_znodes: int) -> None:
         self._clock, self._part_znodes = clock, part_znodes
@@ -135,8 +137,8 @@ def _jitter(name: str) -> float:
 
 
 class Reader:
-    """Reads snapshots for a master. ``clock``: monotonic; ``wall``: since the epoch. Only
-    ``on_watch`` may be called from any thread."""
+    """Reads snapshots for a master. ``clock``: monotonic seconds; ``wall``: seconds since the
+    epoch. Only ``on_watch`` may be called from any thread."""
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class Reader:
         self._events.put(path)
 
     def invalidate(self) -> None:
-        """Read everything soon, as after a write with unknown outcome."""
+        """Let the next snapshot read everything, as after a write with unknown outcome."""
         self._stale = True
 
     def note(self, flows: Iterable[str]) -> None:
@@ -184,7 +186,7 @@ class Reader:
 
     @property
     def next_read_seconds(self) -> float:
-        """Time until the next snapshot without a watch event."""
+        """Seconds until the next snapshot is due; a watch event makes it due at once."""
         if self._stale:
             return RETRY_SECONDS
         soonest = self._timers.soonest
@@ -192,8 +194,8 @@ class Reader:
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
-        """Return the cluster at one moment: without watch events during the read. After
-        ``MOST_READS`` attempts it may mix several moments. Raises UnavailableError."""
+        """Return the cluster at one moment: the read is repeated until no watch event comes
+        meanwhile. After ``MOST_READS`` reads it may mix moments. Raises UnavailableError."""
         moves = self._mirror.get(paths.moves())
         changed = self._take_events()
         everything = self._stale or _everywhere(changed)
@@ -224,7 +226,7 @@ class Reader:
         return snapshot
 
     def _reread_buckets(self) -> None:
-        """Reread changed buckets: with a bucket older than its plan, a plan would undo writes."""
+        """Reread changed buckets: a plan from buckets older than their record would undo writes."""
         changed = self._take_events()
         buckets = {path for path in changed if any(row.matches(path) for row in SHARDS)}
         self._reread(_paths_of(buckets))

@@ -1,4 +1,4 @@
-"""Large records in shards: znodes below the record's own, whose number the record contains. Each
+"""Large records in shards: znodes below the record's own. The record contains their count. Each
 transaction that changes a shard also writes the record, so its version covers all. A larger change
 takes several steps. An item's key determines its shard."""
 
@@ -38,7 +38,7 @@ def shard_writes(
     before: Sequence[T],
     after: Sequence[T],
 ) -> list[Write]:
-    """Return the writes of changed shards, or of all if new. ``path``: the znode by number."""
+    """Return the writes of changed shards, of all if ``before`` is empty. ``path`` is by number."""
     if not before:
         return [Put(path(str(n)), record(shard), ABSENT) for n, shard in enumerate(after)]
     return [Put(path(str(n)), record(after[n]), ANY) for n in changed(before, after)]

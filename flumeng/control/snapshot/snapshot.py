@@ -1,6 +1,6 @@
 """A frozen view of the cluster at one moment, for the planner. Pure and without a clock: facts that
 depend on time (a node is lost, a task is overdue) are fields. Plans are written at the versions in
-the snapshot. An unchanged view is the same object in the next snapshot."""
+the snapshot. Until everything is reread, an unchanged view stays the same object."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from zkschema.records import (
 )
 
 Amounts = tuple[tuple[str, int], ...]
-"""Dimensions and amounts in thousandths: whole numbers, so that sums are exact."""
+"""Dimensions, as ``slots``, with amounts in thousandths: whole numbers, so that sums are exact."""
 
 
 @dataclass(frozen=True)
 class FlowView:
     """A flow as the planner sees it. With an ``unreadable`` record the flow is set aside: its tasks
-    stay unchanged. ``place``: None when its current revision does not parse (``problem``).
+    stay unchanged. ``place``: None when its current revision cannot be read (``problem``).
     ``weights``: weights of partitions that differ from the place's. ``epoch_floor``: for a flow
-    without a plan the highest epoch of its acks. ``by_batch``: tasks may decide batches before
-    writing. ``partitions``: the discovered ones. ``pins``, ``discovers``: either revision of a
-    rollout has sources on nodes, or partitions to discover. ``proposed_tasks``: the number that
-    discovery proposes, or 0."""
+    without a plan the highest epoch of its acks and discovery. ``by_batch``: tasks may decide
+    batches before writing. ``partitions``: the discovered ones. ``pins``, ``discovers``: either
+    revision of a rollout has sources on nodes, or partitions to discover. ``proposed_tasks``: the
+    number that discovery proposes, or 0. ``replicas``: those of its journals, or None."""
 
     name: str
     record: Flow
@@ -94,7 +94,7 @@ class FlowView:
         )
 
     def has_taken(self, task: PlannedTask) -> bool:
-        """Return whether the task runs the revision that is being rolled out."""
+        """Return whether the plan gives the task the flow's current revision."""
         return task.revision == self.record.revision
 
     @property
@@ -228,15 +228,16 @@ class NodeView:
 @dataclass(frozen=True)
 class Snapshot:
     """The cluster at one moment. ``drained``: closed, fully acked partitions: a journal by its
-    name, others as ``flow/partition``. ``committing``: ending flows with unfinished sink commits.
-    ``intents``: by flow and task, of the flows requested with ``Reader.note``. ``mine``: flows that
-    this master plans. Tasks (``flow/task``): ``overdue`` ones drain too long, ``settled`` ones ran
-    their revision for the settling time, and recovery does not wait for ``slow`` ones to start.
-    ``stalled``: flows whose rollout makes no progress. ``leads``: this master decides for the whole
-    cluster. ``now`` is for records only. ``unreadable``: records set aside. While the cluster's
-    settings are unreadable, maintenance mode is on and ``cluster_known`` is False.
-    ``silent_masters`` are live and plan nothing. ``moves``: version of ``/moves``, no newer than
-    any plan; without it ``throttled_moves`` is False and no throttled move begins."""
+    name, others as ``flow/partition``. ``committing``: stopped or deleted flows with unfinished
+    sink commits. ``intents``: by flow and task, of the flows requested with ``Reader.note``.
+    ``mine``: flows that this master plans. Tasks (``flow/task``): ``overdue`` ones drain too long,
+    ``settled`` ones ran the new revision for the settling time, and recovery does not wait for
+    ``slow`` ones to start. ``stalled``: flows whose rollout makes no progress. ``balance_moves``:
+    limit of concurrent moves, 0 in a pause. ``leads``: this master decides for the whole cluster.
+    ``now`` is for records only. ``unreadable``: records set aside. While the cluster's settings are
+    unreadable, maintenance mode is on and ``cluster_known`` is False. ``silent_masters`` are live
+    but hang. ``moves``: version of ``/moves``, no newer than any plan; without a readable one
+    ``throttled_moves`` is False and no throttled move begins."""
 
     flows: Mapping[str, FlowView]
     nodes: Mapping[str, NodeView]
@@ -300,8 +301,8 @@ class Snapshot:
         )
 
     def has_undelivered(self, flow: str) -> bool:
-        """Return whether the flow's journals have undelivered events; other inputs do not count. An
-        isolated part reads the journals of an ending flow to their end."""
+        """Return whether a journal of the flow is not drained; other inputs do not count. For an
+        isolated part also the journals of its flow count, if that ends without ``discard``."""
         own = self._journals_by_flow.get(flow, ())
         if any(name not in self.drained for name in own):
             return True

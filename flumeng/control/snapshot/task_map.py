@@ -1,5 +1,5 @@
-"""A flow's planned tasks: in the plan's main znode while few, else in buckets below it. Each change
-of a bucket writes the main znode in the same transaction, at the version that was read."""
+"""A flow's planned tasks: in the plan's main znode until too many, from then on in buckets below
+it. Each change of a bucket writes the main znode in the same transaction, at the version read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Tasks(Mapping[str, PlannedTask]):
 
     @classmethod
     def of(cls, tasks: Mapping[str, PlannedTask]) -> Tasks:
-        """Return the tasks in as many buckets as they need."""
+        """Return the tasks in one bucket or, if too many, in ``BUCKETS``; a ``Tasks`` as it is."""
         return tasks if isinstance(tasks, Tasks) else cls((dict(tasks),)).changed({})
 
     def __getitem__(self, name: str) -> PlannedTask:

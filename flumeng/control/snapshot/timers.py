@@ -1,7 +1,7 @@
 """Measures how long facts hold, so that the planner needs no clock. A process counts only its own
-observations, on a monotonic clock. A fact that held before and after a lost connection or failed
-read held in between, unless its witness (a record) changed. Masters record longer absences of nodes
-by a wall clock, which decides about missing or forgotten nodes, never about ownership."""
+observations, on a monotonic clock. A fact seen before and after a lost connection or failed read
+counts as held in between, unless its witness (a version) changed. Masters record longer absences of
+nodes by a wall clock, which decides about missing or forgotten nodes, never about ownership."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Timer(NamedTuple):
 
 class Timers:
     """Times how long facts hold, by snapshot. A snapshot is read between ``begin`` and ``end``; a
-    failed one has no ``end``. ``soonest``: seconds until the next requested fact becomes true."""
+    failed one has no ``end``. ``soonest``: seconds until the next snapshot is needed, or None."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class Timers:
     def lasting(
         self, fact: str, keys: Collection[str] | Mapping[str, object], seconds: float
     ) -> frozenset[str]:
-        """Return the ``keys`` that have held for ``seconds``; called once a snapshot with all keys.
+        """Return the ``keys`` that held for ``seconds``; called once a snapshot and fact, with all.
         A mapping has each key's witness: if it differs after missed changes, the key restarts."""
         now = self._clock()
         before = self._before.get(fact, {})
@@ -101,7 +101,7 @@ class NodeStates:
         self._timers = timers
 
     def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
-        """Return the nodes with their states while down; ``nodes`` itself when nothing changed."""
+        """Return the nodes with updated facts of their absence; ``nodes`` itself if unchanged."""
         disconnected = {name: node.status_version for name, node in nodes.items() if not node.live}
         down = self._timers.lasting("disconnected", disconnected, cluster.grace_seconds)
         new = {name: at for name, at in disconnected.items() if not nodes[name].record.down_since}
@@ -158,7 +158,7 @@ class Rollouts:
         return frozenset(settled)
 
     def stalled(self, snapshot: Snapshot) -> frozenset[str]:
-        """Return the flows in which no further task gets, starts or proves the new revision."""
+        """Return the flows in which for long no task got, started or proved the new revision."""
         stalled = set()
         for flow in snapshot.flows.values():
             if not flow.rolling or flow.rollout is None or not _is_waited_for(flow, snapshot):

@@ -28,7 +28,7 @@ from zkschema.records import (
 
 
 class Views:
-    """Builds views. Texts of revisions never change: they are read from ``store`` only once."""
+    """Builds views. Texts of revisions never change: those in use are kept parsed."""
 
     def __init__(self, store: ReadableStore, mirror: Mirror) -> None:
         self._store = store
@@ -189,5 +189,5 @@ class Views:
 
 
 def lacks_a_text(flow: FlowView) -> bool:
-    """Return whether a revision of the flow could not be read; no watch reports these."""
+    """Return whether a revision is unreadable or invalid; no watch reports its repair."""
     return bool(flow.problem) or any(error.path.row is paths.revision for error in flow.unreadable)

@@ -27,27 +27,23 @@ class Lease:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._seconds = 0.0
+        self.granted_seconds = 0.0
+        """Length of the lease from its last proof; 0 before the session is granted."""
         self._proven_at = clock()
         self._heard_at = clock()
         self._sent: dict[int | None, float] = {}
 
     @property
-    def granted_seconds(self) -> float:
-        """Length of the lease from its last proof; 0 before the session is granted or once over."""
-        return self._seconds
-
-    @property
     def left_seconds(self) -> float:
         """Time left for work that needs the session; 0 or less once it must have stopped."""
-        return self._proven_at + self._seconds - self._clock()
+        return self._proven_at + self.granted_seconds - self._clock()
 
     def patience_seconds(self) -> float:
         """Time left to wait for an answer on this connection; infinite with none pending."""
-        if not self._sent or not self._seconds:
+        if not self._sent or not self.granted_seconds:
             return inf
         since = max(self._heard_at, next(iter(self._sent.values())))
-        return since + self._seconds - self._clock()
+        return since + self.granted_seconds - self._clock()
 
     def connecting(self) -> None:
         """Called just before a new connection sends its session request."""
@@ -55,7 +51,7 @@ class Lease:
 
     def granted(self, timeout_seconds: float) -> None:
         """Called when a server accepts the session; with a timeout of 0 the session is over."""
-        self._seconds = timeout_seconds * SHARE
+        self.granted_seconds = timeout_seconds * SHARE
         self.answered(None)
 
     def sent(self, request: int) -> None:

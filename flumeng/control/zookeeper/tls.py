@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from flumeng.platform.errors import UserError
+from flumeng.platform.trouble_log import TroubleLog
 
 if TYPE_CHECKING:
-    from flumeng.platform.security.credentials import Credentials, Keystore
+    from flumeng.platform.security.credentials import Keystore
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
         self.trouble = ""
-        self._logged: set[str] = set()
+        self._failures = TroubleLog(log)
         self._keystore = keystore
 
     def create_connection(
@@ -67,15 +68,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def failed(self, why: str) -> None:
-        if why and why not in self._logged:
-            log.warning("%s", why)
-            self._logged.add(why)
+        if why:
+            self._failures.log(logging.WARNING, "%s", why)
         self.trouble = why
 
     def connected(self) -> None:
-        if self._logged:
-            log.info("ZooKeeper is connected, and accepts this process again")
-        self.trouble, self._logged = "", set()
+        self._failures.end("ZooKeeper is connected, and accepts this process again")
+        self.trouble = ""
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
@@ -142,7 +141,9 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
     """Return the TLS context. Raises UserError for unusable or expired certificates and a key of
     another certificate, OSError for unreadable files."""
     credentials = keystore.load()
-    _require_valid(keystore, credentials)
+    if credentials.expires < datetime.now(UTC):
+        expired = f"expired on {credentials.expires:%Y-%m-%d %H:%M} UTC"
+        raise UserError(f"{keystore.certificate} {expired}: replace it")
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     context.refused = refused
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -154,11 +155,3 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
             f"{keystore.key} is not the key of {keystore.certificate}: {error}"
         ) from error
     return context
-
-
-def _require_valid(keystore: Keystore, credentials: Credentials) -> None:
-    if credentials.expires < datetime.now(UTC):
-        raise UserError(
-            f"{keystore.certificate} expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: replace "
-            "it"
-        )

@@ -63,7 +63,9 @@ class Set(FilterOptions):
             kind = _kind(templates.parse(text), columns)
             if templates.ATTRIBUTE.fullmatch(name):
                 _require_attrs(columns)
-                _require_text(name, kind)
+                if kind.name not in ATOMIC - {VOID}:
+                    expected = f"expected a text, number or time for {name}"
+                    raise ValueError(f"{expected}, not a {kind.name}")
             elif name in columns:
                 _require_alike(name, columns[name], kind)
                 result[name] = Kind(columns[name].name, growth=kind.growth)
@@ -96,11 +98,6 @@ def _kind_of(field: templates.Field, columns: Columns) -> Kind:
 def _require_attrs(columns: Columns) -> None:
     if columns.get(_ATTRS) != RECEIVED[_ATTRS]:
         raise ValueError("set needs the column attrs as it was received: put select after set")
-
-
-def _require_text(name: str, kind: Kind) -> None:
-    if kind.name not in ATOMIC - {VOID}:
-        raise ValueError(f"expected a text, number or time for {name}, not a {kind.name}")
 
 
 def _require_alike(name: str, before: Kind, kind: Kind) -> None:

@@ -41,7 +41,8 @@ def export(
     sites: Mapping[str, Resources], inventory: str, zookeepers: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Return the files by path, to be written without changing line ends. Resources are exported
-    unchecked; a label named ``$patch`` would be read as a directive."""
+    unchecked: ``push export`` renders the files and reports what differs, such as a label named
+    ``$patch``, which is read as a directive."""
     files = {"sites.yaml": _ABOUT + _yaml(_sites(inventory, zookeepers))}
     flows = {
         site: {name_of(key): text for key, text in held.items() if kind_of(key) == FLOW}

@@ -17,23 +17,15 @@ from flumeng.fleet.inventory.variables import fill
 from flumeng.fleet.waves import Wave
 from flumeng.fleet.windows import parse_window
 from flumeng.platform.options.option import option
-from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.options.patterns import SECRET, check_name
 from flumeng.platform.options.problems import Problem, nearest
 from flumeng.platform.options.quantities import check_address, whole_number
 
 MAX_BYTES = 4 * 2**20
 MAX_NODES = 500_000
 
-_NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _CHROOT = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._:@=+-]+)+", re.ASCII)
 _FAILURES = re.compile("([0-9]{1,4})(%?)", re.ASCII)
-
-
-def check_name(text: str) -> None:
-    if not _NAME.fullmatch(text):
-        raise ValueError(
-            "expected 1 to 63 small letters, digits and dashes that do not start with a dash"
-        )
 
 
 def check_connect_string(text: str) -> None:

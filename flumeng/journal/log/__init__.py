@@ -1,1 +1,1 @@
-"""Journals on disk: frames, segments, group commit, recovery, repair."""
+"""Journals on disk or in memory: frames, segments, group commit, recovery, repair."""

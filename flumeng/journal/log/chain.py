@@ -58,8 +58,8 @@ class Chain:
         return gone
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yield windows of the frames with seqs [start, end), all of which must be synced. Raises
-        BelowFloorError when ``start`` was trimmed, CorruptError for a damaged header."""
+        """Yield windows of the frames with seqs [start, end), all of which must be written. Raises
+        BelowFloorError when ``start`` was trimmed, else as ``Segment.windows``."""
         segments = self._segments
         if start < segments[0].base:
             raise BelowFloorError(

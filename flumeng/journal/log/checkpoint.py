@@ -1,13 +1,12 @@
 """The checkpoint: one block of 512 bytes that records how far a journal is on disk. Written in
 place after each sync of the data, it may lag the data but never leads it, and a full disk cannot
-stop it. Recovery never truncates below its offset: those events were acknowledged."""
+stop it. Recovery never truncates below its offset: those events may have been acknowledged."""
 
 from __future__ import annotations
 
 import os
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -28,7 +27,7 @@ FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
 _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory", "replicated"]
-"""Events are acked once synced, written, received, or synced on every in-sync replica."""
+"""Events are acknowledged once synced, written, received, or synced on all in-sync replicas."""
 
 NO_BOOT = bytes(16)
 NO_BARRIER = 2**64 - 1
@@ -39,7 +38,7 @@ _DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 class Checkpoint:
     """How far a journal is on disk. All events below ``safe`` are: in ``segment`` up to byte
     ``offset``, and in all earlier segments. ``boot`` is the boot id of the machine while events may
-    be only in its page cache. Readers stop at ``barrier``, the start of an unaccepted loss."""
+    be only in its memory. Readers stop at ``barrier``, the start of an unaccepted loss."""
 
     journal: bytes
     term: int
@@ -106,11 +105,10 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    def __init__(self, path: Path, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, disk: Disk) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._disk = disk
-        self._clock = clock
-        self._synced_at = clock()
+        self._synced_at = time.monotonic()
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Overwrite the block in the page cache, where it survives a crash of the process."""
@@ -119,9 +117,9 @@ class CheckpointFile:
     def sync(self, *, now: bool) -> None:
         """Sync the file, unless ``now`` is false and the last sync was less than 100 ms ago. An
         older block on disk only lengthens the part that recovery may find torn."""
-        if now or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
+        if now or time.monotonic() - self._synced_at >= SYNC_INTERVAL_SECONDS:
             self._disk.sync(self._fd)
-            self._synced_at = self._clock()
+            self._synced_at = time.monotonic()
 
     def close(self) -> None:
         os.close(self._fd)

@@ -1,4 +1,4 @@
-"""A base class that forwards the attributes of ``Log`` to a wrapped journal."""
+"""A base class that forwards most attributes of ``Log`` to a wrapped journal."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -15,7 +14,7 @@ from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log import journal_cipher, segment
 from flumeng.journal.log import replica as replicas
 from flumeng.journal.log.checkpoint import Checkpoint, CheckpointFile, Durability
-from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.disk import DAMAGED, Disk
 from flumeng.journal.log.errors import held
 from flumeng.journal.log.frame import identity
 from flumeng.journal.log.journal_cipher import KeyReference
@@ -47,7 +46,7 @@ def create(
     base: int = 0,
 ) -> None:
     """Create the directory of a journal without events, with first seq ``base``. It is made under a
-    hidden name, synced and renamed, so nothing remains after a UserError or OSError."""
+    hidden name, synced and renamed, so it is never incomplete. Raises UserError, OSError."""
     if path.exists():
         raise UserError(f"the journal directory {path} exists already")
     _make_parents(path.parent, disk)
@@ -111,7 +110,7 @@ def find(parent: Path) -> list[Path]:
 
 
 def lock(path: Path, *, make: bool = True) -> int:
-    """Lock a journal; closing the descriptor unlocks it. Raises UserError when it is in use."""
+    """Lock a journal; closing the returned descriptor unlocks it. Raises UserError when in use."""
     how = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
     fd = os.open(path / _LOCK, how | os.O_CLOEXEC, 0o600)
     try:
@@ -138,7 +137,7 @@ def spare(path: Path) -> Path:
 
 
 def make_spare(path: Path, disk: Disk) -> None:
-    """Preallocate the spare file, if the disk has room."""
+    """Preallocate the spare file, if it is absent and the disk has room."""
     file = spare(path)
     if file.exists():
         return
@@ -154,11 +153,12 @@ def make_spare(path: Path, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of creating or opening a journal into an error of flumeng."""
+    """Turn an OSError of creating or opening a journal into an error of flumeng. A failed sync may
+    count as damage too: it has the error of a bad sector, which no retry makes readable."""
     try:
         yield
     except OSError as error:
         if waits := held(str(path), error):
             raise waits from error
-        kind = CorruptError if error.errno == errno.EIO else UserError
+        kind = CorruptError if error.errno in DAMAGED else UserError
         raise kind(f"cannot open the journal {path}: {error.strerror}") from error

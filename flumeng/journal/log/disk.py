@@ -13,6 +13,7 @@ from typing import Any
 from flumeng.platform.metrics.histogram import Histogram
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a write without room
+DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)  # of the disk; of the file system
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # of this process; of the system
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

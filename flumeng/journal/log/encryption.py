@@ -3,9 +3,9 @@
     message of an encrypted frame: key id (8 bytes) | salt (16) | nonce (12) | ciphertext | tag (16)
 
 HKDF-SHA256 derives the cipher's key from the journal's key, the salt and the journal's identity. A
-``Sealer`` draws a salt when it is made, keeps it in memory only, and counts its frames in the
-nonce. A nonce does not depend on an offset on disk or on data of an earlier process. So neither a
-rewritten torn tail nor copied files reuse a nonce. Eight of its bytes are random as well, in case
+``Sealer`` draws a salt when it is made and after ``FRAMES_A_SALT`` frames, and counts a salt's
+frames in the nonce. A salt or nonce never depends on the disk or on an earlier process. So neither
+a rewritten torn tail nor copied files reuse a nonce. Eight of its bytes are random as well, in case
 the memory of a running process is copied.
 
 The frame's header (except its checksums), source state, key id, salt and nonce are authenticated
@@ -81,7 +81,7 @@ def _from_base64(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Keyring:
-    """Keys by the reference of the secret that holds each; the first key encrypts new frames."""
+    """Keys by the reference of the secret that holds each; the first key encrypts new journals."""
 
     keys: Mapping[str, Key]
 
@@ -105,7 +105,7 @@ class Keyring:
 
     def opened(self, frame: pa.Buffer, header: FrameHeader) -> tuple[pa.Buffer, FrameHeader]:
         """Return a decrypted frame and its new header; a plain frame is returned unchanged. Raises
-        KeyMissingError, and BadFrameError for a forged or moved frame."""
+        KeyMissingError, and BadFrameError for a damaged, forged or moved frame."""
         if not header.encrypted:
             return frame, header
         key_id, salt, nonce = _ENVELOPE.unpack_from(frame, header.message_offset)

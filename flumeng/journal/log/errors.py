@@ -8,12 +8,13 @@ from flumeng.journal.log.disk import FULL, OUT_OF_DESCRIPTORS
 from flumeng.platform.errors import CorruptError, NotAllowedError, UnavailableError
 
 
-class JournalFailedError(CorruptError):
-    """No appends until the journal is reopened: a write failed, or another replica leads."""
+class JournalFailedError(UnavailableError):
+    """No appends until the journal is reopened: a write failed, or another replica leads. No damage
+    is known; whether unsynced events are on disk is not."""
 
 
 class HeldError(UnavailableError):
-    """Room, descriptors, memory or replicas lack now; nothing changed. ``cause``: why, in short."""
+    """Room, descriptors, memory or replicas are lacking for now. ``cause``: why, in short."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)

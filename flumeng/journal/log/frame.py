@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.memory import is_shortage
 
 ALIGNMENT = 64
 MAX_ROWS = 65_536
@@ -218,7 +219,7 @@ def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
 
 
 def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
-    """Return the header of a whole frame after checking every bit. Raises BadFrameError."""
+    """Return the header of a frame after checking every bit. Raises as ``FrameHeader.unpack``."""
     header = FrameHeader.unpack(frame, 0, journal)
     if header.length != frame.size:
         raise BadFrameError(f"the frame has {frame.size} bytes, its header says {header.length}")
@@ -228,15 +229,15 @@ def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
 
 
 def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Return the header and events of a whole frame, fully checked. Raises BadFrameError."""
+    """Return the header and events of a frame. Raises as ``verify`` and ``events``."""
     header = verify(frame, journal)
     return header, events(frame, header)
 
 
 def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
-    """Return the events of a verified frame; uncompressed events are not copied. All offsets and
-    lengths are validated, since a checksum does not prove that the writer was correct. Raises
-    BadFrameError for invalid, lost or encrypted events."""
+    """Return the events of a verified frame; uncompressed events are not copied if aligned. All
+    offsets and lengths are validated, since a checksum does not prove that the writer was correct.
+    Raises BadFrameError for invalid, lost or encrypted events, UnavailableError without memory."""
     if header.encrypted:
         raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
     if header.lost:
@@ -257,9 +258,9 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
             raise BadFrameError(f"{batch.num_rows} events, but the header says {header.count}")
         batch.validate(full=True)
         _require_times(batch)
-    except MemoryError as error:  # also one of Arrow's exceptions
-        raise UnavailableError(f"not enough memory for {header.count} events") from error
-    except (pa.ArrowException, OSError, EOFError, CorruptError) as error:
+    except (MemoryError, pa.ArrowException, OSError, EOFError, CorruptError) as error:
+        if is_shortage(error):
+            raise UnavailableError(f"not enough memory for {header.count} events") from error
         raise BadFrameError(f"the record batch cannot be read: {error}") from error
     return batch
 

@@ -1,4 +1,4 @@
-"""Scans a segment of a closed journal; after damage it continues at the next valid frame."""
+"""Scans a segment's file; after damage it continues at the next valid frame."""
 
 from __future__ import annotations
 

@@ -115,9 +115,10 @@ class GroupCommit(Generic[Item]):
         """The monotonic time before which waiting items are not committed."""
         self._submitted = 0
         self._settled = 0
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._behind = False
-        self._held_by = ""
+        self.held_by = ""
+        """The reason why commits wait now (a full disk, late replicas), or an empty string."""
         self._pressure = False
         self._logged_cause = ""
         """The logged reason of the current hold."""
@@ -129,7 +130,7 @@ class GroupCommit(Generic[Item]):
         self._tend_at = 0.0
         self._stopping = False
         self._ended = False
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self._on_settled: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
         self._on_ended: list[Callable[[], None]] = []
         self._threads = threads or commit_threads()
@@ -138,31 +139,18 @@ class GroupCommit(Generic[Item]):
         self._job = self._threads.job(self._run(), journal.id)
         journal.on_confirmed(self._job.wake)
 
-    @property
-    def pending_bytes(self) -> int:
-        return self._pending_bytes
-
-    @property
-    def failure(self) -> Exception | None:
-        return self._failure
-
-    @property
-    def held_by(self) -> str:
-        """The reason why commits wait now (a full disk, late replicas), or an empty string."""
-        return self._held_by
-
     def submit(self, item: Item) -> None:
-        """Queue an item; never blocks. Raises JournalFailedError; UnavailableError once stopped."""
+        """Queue an item; never blocks. Raises JournalFailedError; UnavailableError once ended."""
         with self._lock:
             self.require_sound()
             if self._ended:
                 raise UnavailableError(f"journal {self._journal.id} is closing and takes no events")
             self._waiting.append(item)
             self._waiting_bytes += item.nbytes
-            self._pending_bytes += item.nbytes
+            self.pending_bytes += item.nbytes
             self._submitted += 1
             self._gather()
-            if self._pending_bytes > self._max_bytes:
+            if self.pending_bytes > self._max_bytes:
                 self._behind = True
                 self._tell_pressure()
 
@@ -212,8 +200,8 @@ class GroupCommit(Generic[Item]):
             raise self.not_settled()
 
     def not_settled(self) -> UnavailableError:
-        why = f": {self._held_by}" if self._held_by else ""
-        pending = f"{self._pending_bytes} bytes of events are not durable"
+        why = f": {self.held_by}" if self.held_by else ""
+        pending = f"{self.pending_bytes} bytes of events are not durable"
         return UnavailableError(f"journal {self._journal.id}: {pending}{why}")
 
     def stop(self) -> None:
@@ -233,10 +221,10 @@ class GroupCommit(Generic[Item]):
         callback()
 
     def require_sound(self) -> None:
-        if self._failure is not None:
+        if self.failure is not None:
             raise JournalFailedError(
-                f"journal {self._journal.id} takes no more events: {self._failure}"
-            ) from self._failure
+                f"journal {self._journal.id} takes no more events: {self.failure}"
+            ) from self.failure
 
     def _run(self) -> Steps:
         try:
@@ -247,7 +235,7 @@ class GroupCommit(Generic[Item]):
                 *(self._journal.id, error),
                 exc_info=not isinstance(error, FlumengError),
             )
-            self._failure = error
+            self.failure = error
             self._on_failed(error)
         finally:
             with self._lock:
@@ -317,10 +305,10 @@ class GroupCommit(Generic[Item]):
         while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
             self._settle(*self._unconfirmed.popleft())
             self._unconfirmed_since = time.monotonic()
-            if self._held_by == REPLICAS_BEHIND:
+            if self.held_by == REPLICAS_BEHIND:
                 self._set_held_by("")
         waited = time.monotonic() - self._unconfirmed_since
-        if self._unconfirmed and waited > LONG_SECONDS and not self._held_by:
+        if self._unconfirmed and waited > LONG_SECONDS and not self.held_by:
             self._set_held_by(REPLICAS_BEHIND)
 
     def _gives_up(self) -> bool:
@@ -332,8 +320,8 @@ class GroupCommit(Generic[Item]):
         callbacks = []
         with self._lock:
             self._settled += len(group)
-            self._pending_bytes -= sum(item.nbytes for item in group)
-            if self._pending_bytes < self._max_bytes // 2:
+            self.pending_bytes -= sum(item.nbytes for item in group)
+            if self.pending_bytes < self._max_bytes // 2:
                 self._behind = False
                 self._tell_pressure()
             while self._on_settled and self._on_settled[0][0] <= self._settled:
@@ -342,15 +330,15 @@ class GroupCommit(Generic[Item]):
             callback()
 
     def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, int | None]:
-        """Repeat a write until the journal accepts it, and trim between the attempts. Returns the
-        seq of the write, or None when the group commit is stopping."""
+        """Repeat a write until the journal accepts it, and trim between the attempts. Returns its
+        seq, or None when the group commit stops after a rejected attempt."""
         while True:
             try:
                 seq = write()
             except HeldError as error:
                 self._hold(error)
             else:
-                if self._held_by != REPLICAS_BEHIND:
+                if self.held_by != REPLICAS_BEHIND:
                     self._set_held_by("")
                 return seq
             # Unsynced events of this group cannot be acked, and so make no room.
@@ -370,16 +358,16 @@ class GroupCommit(Generic[Item]):
         self._set_held_by(error.cause)
 
     def _set_held_by(self, cause: str) -> None:
-        if cause != self._held_by:
+        if cause != self.held_by:
             if self._logged_cause and not cause:
                 log.info("journal %s takes events again", self._journal.id)
                 self._logged_cause = ""
             with self._lock:
-                self._held_by = cause
+                self.held_by = cause
                 self._tell_pressure()
 
     def _tell_pressure(self) -> None:
-        pressure = self._behind or bool(self._held_by)
+        pressure = self._behind or bool(self.held_by)
         if pressure != self._pressure:
             self._pressure = pressure
             self._on_pressure(pressure)

@@ -1,4 +1,4 @@
-"""Inspects a journal's directory, damaged or not, without locking it. Of a journal in use it
+"""Inspects a journal's directory, damaged or not, without keeping its lock. Of a journal in use it
 inspects only the events below the checkpoint."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flumeng.journal.log.segment import (
     UNFINISHED,
     Link,
     SegmentHeader,
+    files,
     open_segment,
 )
 from flumeng.platform.errors import CorruptError, UserError
@@ -114,8 +115,9 @@ class Inspection:
 
 def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS) -> Inspection:
     """Check all files of a journal. Encrypted events are decoded only with their key. ``locked``:
-    the caller holds the lock. Raises UserError for no journal or an unknown format; HeldError."""
-    paths = sorted(directory.glob(f"*{SUFFIX}"))
+    the caller holds the lock. Raises UserError for no journal, an unknown format or a foreign file;
+    HeldError."""
+    paths = files(directory)
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")
     journal = identity(directory.name)
@@ -134,7 +136,7 @@ def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS
     findings += _left_overs(directory)
     floor = checkpoint.floor if checkpoint else 0
     newest = checkpoint.segment if checkpoint and in_use else None
-    for path in paths:
+    for path in paths.values():
         part = Part(path, 0)
         if part.base < floor:
             findings.append(Finding(path.name, None, "left over from a trim", False))
@@ -298,8 +300,7 @@ def _of_end(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _torn_from(part: Part, inspection: Inspection) -> int:
-    """Return the offset from which a bad frame is a torn tail, never acknowledged; past the end of
-    a segment that cannot have one."""
+    """Return the offset from which bad frames are a torn tail; past the end if none can be."""
     checkpoint = inspection.checkpoint
     if checkpoint is None or part is not inspection.parts[-1] or part.header is None:
         return part.size + 1
@@ -313,8 +314,8 @@ def dump(
     directory: Path, start: int = 0, end: int | None = None, keyring: Keyring = NO_KEYS
 ) -> Iterator[Found]:
     """Yield the events of [start, end) in batches with their first seqs, and a finding for each
-    unreadable range. Raises UserError for a directory without a journal."""
-    paths = sorted(directory.glob(f"*{SUFFIX}"))
+    unreadable range. Raises UserError for a directory without a journal or with a foreign file."""
+    paths = files(directory)
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")
     journal = identity(directory.name)
@@ -323,11 +324,10 @@ def dump(
         checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
         newest, synced = checkpoint.segment, checkpoint.offset
         end = checkpoint.safe if end is None else min(end, checkpoint.safe)
-    bases = [int(path.name.removesuffix(SUFFIX)) for path in paths]
-    for number, path in enumerate(paths):
-        follows = bases[number + 1] if number + 1 < len(bases) else None
-        if (end is None or bases[number] < end) and (follows is None or follows > start):
-            size = synced if bases[number] == newest else None
+    followers = [*paths, None][1:]
+    for (base, path), follows in zip(paths.items(), followers, strict=False):
+        if (end is None or base < end) and (follows is None or follows > start):
+            size = synced if base == newest else None
             yield from _of_segment(path, journal, (start, end), size, keyring)
 
 

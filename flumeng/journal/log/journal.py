@@ -48,8 +48,8 @@ ROLL_WORTH_BYTES = 1 << 20
 
 
 class Journal:
-    """An open journal, made by ``create`` or ``open``. ``floor <= safe <= next_seq``: [floor, safe)
-    can be read, [safe, next_seq) is not synced. ``limits`` and ``room`` may be replaced."""
+    """An open journal, made by ``create`` or ``open``. ``floor <= safe <= next_seq``: readers get
+    [floor, readable), [safe, next_seq) is not durable. ``limits`` and ``room`` may be replaced."""
 
     id: str
     limits: Limits
@@ -57,9 +57,9 @@ class Journal:
     next_seq: int
     cipher: JournalCipher
     acked: int
-    """The last ack passed to ``trim`` since the journal was opened."""
+    """The last ack passed to ``trim`` since the journal was opened, at least the floor."""
     listeners: Listeners
-    """Notified by sync, trim, maintain, close_for_appends, and an append without room."""
+    """Notified by sync, trim, maintain, close_for_appends and a full append, after a change."""
 
     full: bool
     """Whether the last append was rejected for lack of space."""
@@ -254,9 +254,9 @@ class Journal:
         return header.first_seq
 
     def sync(self) -> int:
-        """Make all appended events durable, then readable; return ``safe``. After a
-        JournalFailedError none may be acknowledged, even after a retry: the kernel may have dropped
-        pages."""
+        """Make all appended events durable, then readable; return ``safe``. Raises HeldError: try
+        again. After a JournalFailedError none may be acknowledged, even after a retry: the kernel
+        may have dropped pages."""
         self._writer.require_sound()
         if self.durability == "spill":
             self._writer.sync_lazily(self.next_seq)
@@ -284,8 +284,8 @@ class Journal:
 
     def trim(self, ack: int) -> None:
         """Drop segments whose events all lie below ``ack``, except retained ones. An ack may move
-        back (an operator's reset). A fully acked active segment of at least 1 MiB is replaced.
-        Needs no free space. Raises CorruptError for an ack above ``safe``, and as ``append``."""
+        back (an operator's reset). Without retention, an acked active segment from 1 MiB on is
+        replaced. Needs no free space. Raises as ``sync``, and CorruptError above ``safe``."""
         self._writer.require_sound()
         if ack > self.safe:
             raise CorruptError(
@@ -307,7 +307,7 @@ class Journal:
         return self.next_seq
 
     def close(self) -> None:
-        """Sync, unless the journal has failed, and release the lock. Raises JournalFailedError."""
+        """Sync, unless the journal has failed, and release the lock. Raises as ``sync``."""
         if not self._open:
             return
         self._open = False
@@ -348,7 +348,7 @@ class Journal:
         return self._chain.windows(start, end)
 
     def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield the verified events of [start, end) in READ_SCHEMA. Raises as ``read_frames``."""
+        """Yield the events of [start, end), as ``reading.rows``. Raises as ``read_frames``."""
         frames = (frame for window in self.read_frames(start, end) for frame in window)
         return reading.rows(frames, self.id, start, end, replayed=replayed)
 
@@ -388,7 +388,7 @@ class Journal:
         return lost
 
     def _require_room(self, length: int) -> None:
-        """Drop retained events to make room. Raises DiskFullError when that is not enough."""
+        """Drop acked segments to make room. Raises DiskFullError when that is not enough."""
         self._release(lambda: not self._lack(length))
         lack = self._lack(length)
         self.full = lack is not None
@@ -421,7 +421,7 @@ class Journal:
 
     def _lack(self, length: int) -> tuple[str, str] | None:
         """Return why a frame has no room (a sentence and a short cause), or None. A journal with
-        nothing left to trim may exceed its limits, or it would wait forever."""
+        nothing to trim may exceed its share and ``max_bytes``, or it would wait forever."""
         free = self._writer.free_bytes()
         if free < self._keep_free_bytes + length:
             kept = self._keep_free_bytes >> 20

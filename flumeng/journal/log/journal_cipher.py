@@ -23,7 +23,7 @@ from flumeng.journal.log.frame import BadFrameError, FrameHeader, identity
 from flumeng.journal.log.segment import UNFINISHED, Window
 from flumeng.platform import secrets
 from flumeng.platform.durable_files import read_object
-from flumeng.platform.errors import CorruptError, FlumengError, UserError
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.platform.options.patterns import SECRET
 
 log = logging.getLogger(__name__)
@@ -106,8 +106,8 @@ class JournalCipher:
             self._keyring, self.problem = keyring, ""
 
     def use(self, keyring: Keyring | None) -> None:
-        """Find the journal's key and encrypt new frames with it. Raises OSError, and
-        KeyMissingError without any change."""
+        """Find the journal's key in the keyring (None: in the known secrets) and encrypt new frames
+        with it. Raises OSError, and KeyMissingError without any change."""
         if self.reference is None:
             return
         problems: list[str] = []
@@ -139,8 +139,7 @@ class JournalCipher:
         return self._sealer.seal(header, state, message)
 
     def opened(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """Yield windows with decrypted frames. Raises KeyMissingError and CorruptError after
-        yielding all preceding frames."""
+        """Yield decrypted windows. Raises KeyMissingError, CorruptError after all frames before."""
         for window in windows:
             if window.encrypted:
                 yield from self._decrypted(window)
@@ -191,7 +190,7 @@ class JournalCipher:
         for name in dict.fromkeys((*self._named, *before)):
             try:
                 keys[name] = Key.parse(secrets.resolve(name), name)
-            except UserError as error:
+            except (UnavailableError, UserError) as error:
                 problems.append(str(error))
         return Keyring(keys), problems
 
@@ -217,9 +216,11 @@ def write(directory: Path, reference: KeyReference, disk: Disk) -> None:
 
 
 def _read(file: Path) -> KeyReference | None:
+    if not file.exists():
+        return None
     document = read_object(file, _REMEDY)
     try:
-        return KeyReference.parse(document) if document else None
+        return KeyReference.parse(document)
     except ValueError as error:
         raise CorruptError(f"{file} is damaged: {error}; {_REMEDY}") from error
 

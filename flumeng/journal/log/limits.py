@@ -54,14 +54,13 @@ class Limits:
         return bool(self.retain_seconds or self.retain_bytes)
 
     def segment_bytes(self, at_most: int, state_bytes: int = 0) -> int:
-        """Return the size of a complete segment: small in a small journal, as only whole segments
-        are freed, but large compared with the source state that each begins with."""
+        """Return the size at which a segment is sealed: small in a small journal, as only whole
+        segments are freed, but large compared with the source state that each begins with."""
         size = min(at_most, self.max_bytes // SEGMENTS_AT_LEAST)
         return max(1, size, min(STATE_TIMES * state_bytes, self.max_bytes // 2))
 
     def expired(self, acked: Sequence[int], age: Callable[[int], float]) -> int:
-        """Return how many acked segments to delete; ``acked`` has their sizes, oldest first, and
-        ``age(n)`` is in seconds."""
+        """Return how many of the ``acked`` (sizes, oldest first) to delete; ``age(n)``: seconds."""
         if not self.retain:
             return len(acked)
         left = sum(acked)

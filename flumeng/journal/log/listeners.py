@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 
 class Listeners:
-    """The callbacks of one journal; thread-safe. A callback only enqueues: it never blocks and
-    never calls the journal."""
+    """Thread-safe callbacks of one journal. They never block and never call the journal."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

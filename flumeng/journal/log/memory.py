@@ -200,7 +200,7 @@ class MemoryJournal:
         return self.next_seq
 
     def close(self) -> None:
-        """Write unacked events to disk, and release the lock. After OSError they are lost."""
+        """Write unacked events to disk, and release the lock. After a failure they are lost."""
         if not self._open:
             return
         try:

@@ -1,4 +1,4 @@
-"""Remembers the progress of journals a minute ago, to detect a growing lag. Pure."""
+"""Remembers the progress of journals a minute ago, to detect a growing lag; without a clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProgressHistory:
             samples.popleft()
 
     def minute_ago(self, journal: str, now: float) -> ProgressSample | None:
-        """Return the progress a minute ago; None for a journal first seen since then."""
+        """Return the progress a minute before ``now``; None for a journal first seen since then."""
         samples = self._samples.get(journal)
         if not samples or samples[0].at > now - AGO_SECONDS:
             return None

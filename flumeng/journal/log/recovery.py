@@ -1,6 +1,6 @@
 """Recovers a journal's directory after any crash, when it is opened. A bad frame past the
-checkpoint's offset is a torn tail, never synced: it is copied to another file and truncated.
-A bad frame below it, or a missing or changed segment, raises CorruptError; no file is touched."""
+checkpoint's offset is a torn tail, never synced: it is copied to another file and truncated. A bad
+frame before, or a segment missing or ending otherwise, raises CorruptError; no file changes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flumeng.journal.log.disk import FULL, Disk, read_into
 from flumeng.journal.log.frame import HEADER_BYTES, BadFrameError, FrameHeader, decode_state, verify
 from flumeng.journal.log.segment import (
     BROKEN,
-    SUFFIX,
     UNFINISHED,
     Segment,
+    files,
     open_segment,
     read_frame_header,
     remove,
@@ -44,7 +44,8 @@ class Recovered:
 
 
 def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
-    """Check a locked journal, truncate a torn tail, sync. Raises CorruptError, OSError."""
+    """Check a locked journal, truncate a torn tail, sync. Raises CorruptError, OSError, and
+    UserError for a newer format or a foreign file."""
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
     if checkpoint.durability == "memory":
         checkpoint = memory_salvage.of_killed(directory, checkpoint, disk)
@@ -69,11 +70,11 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
 
 def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path], list[Path]]:
     """Return segments left over from an interrupted trim, and those from the floor on."""
-    paths = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
+    paths = files(directory)
     for name, base in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
         if base not in paths:
             raise CorruptError(f"journal {directory}: segment of its {name}, {base}, is missing")
-    bases = sorted(paths)
+    bases = list(paths)
     at = bases.index(checkpoint.floor)
     return [paths[base] for base in bases[:at]], [paths[base] for base in bases[at:]]
 

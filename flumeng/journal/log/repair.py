@@ -1,11 +1,12 @@
 """Repairs a damaged journal so that it opens again, without hiding a loss.
 
 A torn tail is truncated. Whole frames are kept, frames marked "lost" replace damaged or missing
-acknowledged events, and damaged files go to quarantine. The journal permanently rejects appends, so
-that no seq is reused, and readers stop at the first loss until an operator accepts it.
+acknowledged events, and damaged files go to quarantine. After a loss, or without a valid checkpoint
+of the last term, the journal permanently rejects appends, so that no seq is reused. Readers stop at
+the first loss until an operator accepts it.
 
-An interrupted repair is repeated: the checkpoint records the loss before any file is replaced, and
-files are replaced by renaming.
+An interrupted repair can be repeated: the checkpoint records the loss before any file is replaced,
+and files are replaced by renaming.
 """
 
 from __future__ import annotations

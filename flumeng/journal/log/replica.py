@@ -57,7 +57,7 @@ def read(directory: Path) -> Replica:
 
 
 def write(directory: Path, replica: Replica, disk: Disk) -> None:
-    """Write the replica file atomically and durably. Raises OSError and then keeps the old file."""
+    """Write the replica file atomically and durably. Raises OSError."""
     path = directory / NAME
     unfinished = path.with_suffix(".unfinished")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -1,5 +1,5 @@
 """A journal that is one of several replicas: the primary, or a follower that appends the primary's
-frames. The caller sets the term, and each term begins a segment, so the segments' headers hold the
+frames. The caller sets the term. Each term begins a segment, so the segments' first frames tell the
 history of terms. Readers see events up to the checkpoint, which all in-sync replicas have."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log import replica as replicas
 from flumeng.journal.log.disk import Disk
-from flumeng.journal.log.errors import BelowFloorError
+from flumeng.journal.log.errors import BelowFloorError, HeldError
 from flumeng.journal.log.frame import HEADER_BYTES, BadFrameError, FrameHeader, decode_state, verify
 from flumeng.journal.log.journal import KEEP_FREE_BYTES, SEGMENT_BYTES, Journal
 from flumeng.journal.log.journal_cipher import KeyReference
@@ -127,25 +127,33 @@ class ReplicaJournal(Journal):
         return open_segment(first.path, self._identity)[1]
 
     def fence(self, term: int) -> None:
-        """Durably store the term; the replica rejects lower terms from now on."""
+        """Store the term durably; it must not be lower. Frames of a higher term are rejected."""
         assert term >= self.term
         self._keep_checkpoint()
         self._writer.write_checkpoint(term=term, now=True)
 
     def adopt(self, lineage: str) -> None:
-        """Set the lineage: this replica's events become the journal's history."""
-        self.replica = replace(self.replica, lineage=lineage)
-        self._keep_checkpoint()
+        """Durably set the lineage: this replica's events become the journal's history. With the old
+        one it would empty itself as a follower, even in sync. Raises HeldError without a change."""
+        if lineage == self.replica.lineage:
+            return
+        replica = replace(self.replica, lineage=lineage)
+        try:
+            replicas.write(self._directory, replica, self._disk)
+        except OSError as error:
+            why = f"its new lineage cannot be written: {error.strerror}"
+            raise HeldError(f"journal {self.id}: {why}", why) from error
+        self.replica = self._kept = replica
 
     def advance(self, checkpoint: int) -> None:
-        """Move the checkpoint: events below it are readable and on every in-sync replica."""
+        """Move the checkpoint up: events below it are readable, and on every in-sync replica."""
         if checkpoint > self.replica.checkpoint:
             self.replica = replace(self.replica, checkpoint=checkpoint)
             self._tell()
 
     def append_frame(self, frame: pa.Buffer) -> FrameHeader:
-        """Append a frame of the primary after checking every bit. Raises as ``append_encoded``, and
-        CorruptError for a gap or for plain text in an encrypted journal."""
+        """Append a frame of the primary after checking every bit. Raises HeldError, CorruptError
+        after a failure or for damage, a gap, a higher term, plain text where all is encrypted."""
         self._writer.require_sound()
         header = verify(frame, self._identity)
         if self.cipher.reference is not None and not (header.encrypted or header.lost):
@@ -172,8 +180,8 @@ class ReplicaJournal(Journal):
         return self._windows(start, end)
 
     def scrub(self) -> Iterator[Window]:
-        """Read and verify synced frames, sealed segments from the medium, unless trimmed meanwhile.
-        Raises OSError, CorruptError also for events truncated or removed meanwhile."""
+        """Yield all synced frames, verified; sealed segments are read from the medium, unless
+        trimmed meanwhile. Raises OSError; CorruptError for damaged or missing events."""
         end, segments = self.synced, self._chain.segments
         ends = [after.base for after in segments[1:]] + [end]
         for part, part_end in zip(segments, ends, strict=True):
@@ -262,7 +270,7 @@ class ReplicaJournal(Journal):
         return replicas.set_aside(self._directory)
 
     def trim(self, ack: int) -> None:
-        """Move the checkpoint up to ``ack``, which all replicas have; then trim."""
+        """Move the checkpoint to ``ack``, below which all replicas have the events; then trim."""
         self.advance(min(ack, self.synced))
         super().trim(ack)
 

@@ -2,9 +2,9 @@
 
     header (128 bytes) | source state (JSON, padded) | frame | frame | ...
 
-The header carries the complete source state at the segment's start, so recovery reads one segment
-only. The header identifies the preceding segment by length and last checksum, which reveals a
-missing, shorter or older file. A segment gets its name only when its header is on disk. Each read
+The source state is complete as of the segment's start, so recovery reads all frames of the last
+segment only. The header identifies the preceding segment by length and last checksum, which reveals
+a missing, shorter or older file. A segment gets its name only when its header is on disk. Each read
 opens the file, so readers can finish a segment that is trimmed meanwhile.
 """
 
@@ -56,6 +56,17 @@ WINDOW_BYTES = 1 << 20
 
 def file_name(base: int) -> str:
     return f"{base:020d}{SUFFIX}"
+
+
+def files(directory: Path) -> dict[int, Path]:
+    """Return the segment files by base, in order. Raises UserError for another file so named."""
+    found: dict[int, Path] = {}
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        base = path.name.removesuffix(SUFFIX)
+        if not base.isdecimal() or path.name != file_name(int(base)):
+            raise UserError(f"{path} is no segment of the journal: move it to another directory")
+        found[int(base)] = path
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class Index:
             self._seqs.append(seq)
 
     def find(self, seq: int, default: int) -> int:
-        """Return the offset of an indexed frame that begins at or below ``seq``."""
+        """Return the offset of the last indexed frame that begins by ``seq``, else ``default``."""
         at = bisect.bisect_left(self._seqs, seq + 1) - 1
         return self._offsets[at] if at >= 0 else default
 
@@ -161,7 +172,7 @@ class Segment:
         self.length += header.length
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yield windows of the frames of [start, end) in order; ``end`` must be synced. Raises
+        """Yield windows of the frames of [start, end) in order; ``end`` must be written. Raises
         BelowFloorError (trimmed), HeldError, CorruptError after all frames before the damage."""
         with self._open() as fd:
             offset = self._seek(fd, start)
@@ -272,15 +283,11 @@ def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
 
 
 def create(
-    directory: Path,
-    header: SegmentHeader,
-    state: Mapping[str, object],
-    disk: Disk,
-    spare: Path | None = None,
+    directory: Path, header: SegmentHeader, state: Mapping[str, object], disk: Disk
 ) -> Segment:
-    """Write a segment's header to disk, then give the file its name; none remains after OSError.
-    The caller syncs the directory before use. A full disk uses the blocks of ``spare``."""
-    fresh, fd = begin(directory, header, state, disk, spare)
+    """Write a segment's header and state to disk, then give the file its name, but not after
+    OSError. The caller syncs the directory before use."""
+    fresh, fd = begin(directory, header, state, disk)
     os.close(fd)
     return fresh
 
@@ -292,7 +299,8 @@ def begin(
     disk: Disk,
     spare: Path | None = None,
 ) -> tuple[Segment, int]:
-    """As ``create``, and return an open descriptor for the frames."""
+    """As ``create``, and return an open descriptor for the frames. A full disk uses the blocks of
+    ``spare``."""
     path = directory / file_name(header.base)
     assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)
@@ -339,7 +347,7 @@ def remove(path: Path, names: Iterable[str]) -> None:
 
 
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
-    """Return a segment without frames, and its source state. Raises as ``checkpoint.read``."""
+    """Return a segment without frames and its state. Raises CorruptError, UserError, OSError."""
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEADER_BYTES)
         if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:

@@ -238,7 +238,7 @@ class SegmentWriter:
             raise self._fail(error) from error
 
     def _not_written(self, error: OSError) -> FlumengError:
-        """Return HeldError for lack of room or descriptors; else the journal fails."""
+        """Return HeldError for lack of room, descriptors or memory; else the journal fails."""
         return held(f"journal {self._id}", error) or self._fail(error)
 
     def _fail(self, error: OSError) -> JournalFailedError:

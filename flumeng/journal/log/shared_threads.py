@@ -39,7 +39,8 @@ class SharedThreads:
     @property
     def busy(self) -> int:
         """The number of jobs with work in the last or the current second, whichever is higher."""
-        return max(self._busy, self._busy_before)
+        past = int(time.monotonic()) - self._window
+        return max(self._busy, self._busy_before) if past <= 0 else self._busy if past == 1 else 0
 
     @property
     def threads(self) -> int:
@@ -164,8 +165,8 @@ class SharedThreads:
 
 
 class Job:
-    """A job of shared threads. ``due_at``: next run. ``window``: second of the last work.
-    ``went_on_at``: last progress."""
+    """A job. ``due_at``: next run. ``window``: second of last work. ``went_on_at``: last
+    progress."""
 
     __slots__ = (
         "_threads",

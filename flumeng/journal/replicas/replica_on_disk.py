@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replication import follower
 from flumeng.journal.replication.follower import Follower
@@ -68,8 +67,8 @@ class ReplicaOnDisk:
         """Mark the replica as failed after an OSError, since the written data is then unknown."""
         try:
             yield
-        except (FlumengError, OSError) as error:
-            self._doubtful = isinstance(error, OSError)
+        except OSError:
+            self._doubtful = True
             raise
 
     def append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
@@ -97,8 +96,6 @@ class ReplicaOnDisk:
             with self._using:
                 try:
                     self._replace(self.journal.cut(end))
-                except JournalFailedError:
-                    raise
                 except CorruptError as error:
                     self.damaged = str(error)
                     raise

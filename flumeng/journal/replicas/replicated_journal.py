@@ -78,7 +78,7 @@ class ReplicatedJournal(DelegatedLog):
         self._lag = ReplicaLag()
         self._asked_at = 0.0
         self._lost_lead = False
-        self._superseded = False
+        self.superseded = False
         self._suspected: ReplicaJournal | None = None
         self.older = ""
         """Why this replica may lack events of another in-sync replica, or an empty string."""
@@ -98,10 +98,6 @@ class ReplicatedJournal(DelegatedLog):
     @property
     def leads(self) -> bool:
         return isinstance(self._role, Primary)
-
-    @property
-    def superseded(self) -> bool:
-        return self._superseded
 
     @property
     def replica_id(self) -> str:
@@ -139,8 +135,8 @@ class ReplicatedJournal(DelegatedLog):
             self._membership, self._version = membership, version
             if isinstance(self._role, Primary):
                 self._do_primary(*primary.changed(self._role, membership, version))
-            self._superseded = node_of(membership.primary) != node_of(self.replica_id)
-            if self._superseded:
+            self.superseded = node_of(membership.primary) != node_of(self.replica_id)
+            if self.superseded:
                 self._wake()
             self._lead_if_chosen()
 
@@ -334,9 +330,7 @@ class ReplicatedJournal(DelegatedLog):
         replica, membership = self._role, self._membership
         if isinstance(replica, Primary) or self._lost_lead or membership is None:
             return
-        if not self._journal.sound:
-            return
-        if membership.primary != replica.id or self.is_older:
+        if membership.primary != replica.id or self.is_older or self._disk.has_failed:
             return
         self._asked_at = self._clock()
         if membership.term > replica.term:
@@ -362,7 +356,7 @@ class ReplicatedJournal(DelegatedLog):
     def _step_down(self) -> None:
         log.warning("journal %s: another replica leads; pending events get no answer", self.id)
         self._lost_lead = not self.closes
-        self._superseded = True
+        self.superseded = True
         if self._journal.sound:
             self._disk.sync()
         self._role = self._disk.as_replica
@@ -481,14 +475,14 @@ class ReplicatedJournal(DelegatedLog):
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         with self._lock:
             self._wake = wake
-            if self._superseded:  # it was superseded before the callback was set
+            if self.superseded:  # it was superseded before the callback was set
                 wake()
 
     def _require_lead(self) -> Primary:
         role = self._role
         if isinstance(role, Primary):
             return role
-        if self._lost_lead or self._superseded:
+        if self._lost_lead or self.superseded:
             raise JournalFailedError(f"journal {self.id}: another replica is the primary")
         why = self.older if self.is_older else "ZooKeeper has not confirmed it"
         why = f"not the primary yet: {why}"
@@ -497,7 +491,7 @@ class ReplicatedJournal(DelegatedLog):
     def maintain(self) -> None:
         """Do periodic work on disk. Raises JournalFailedError when another replica is the primary,
         so that senders notice early."""
-        if self._superseded:
+        if self.superseded:
             self._require_lead()
         self._journal.maintain()
         self._trimmed()
@@ -549,8 +543,8 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def closed(self) -> bool:
-        return self._journal.closed or self._lost_lead or self._superseded
+        return self._journal.closed or self._lost_lead or self.superseded
 
     @property
     def restless(self) -> bool:
-        return self._journal.restless or self._superseded
+        return self._journal.restless or self.superseded

@@ -8,7 +8,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -112,12 +111,7 @@ class JournalClient:
     def __enter__(self) -> JournalClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _ask(self, action: str, understand: Callable[[Any], T], body: bytes = b"") -> T:

@@ -25,6 +25,7 @@ from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.trouble_log import TroubleLog
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Service:
 
     def _follow(self) -> None:
         assert self._keystore is not None
-        logged = ""
+        trouble = TroubleLog(log)
         while not self._stopped.wait(LOOK_SECONDS):
             changed = self._keystore.changed
             if changed == self._changed:
@@ -114,10 +115,10 @@ class Service:
             try:
                 own = self._keystore.load()
             except UserError as error:
-                if logged != (logged := str(error)):
-                    log.error("%s; server %s keeps its previous certificate", error, self.address)
+                text = "%s; server %s keeps its previous certificate"
+                trouble.log(logging.ERROR, text, error, self.address)
                 continue
-            logged = ""
+            trouble.end("server %s: the certificate can be read again", self.address)
             self._changed = changed
             self._renew(own)
 
@@ -165,21 +166,14 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             schema, batches = self._service.read(peer, self._access, ticket.ticket)
             return flight.GeneratorStream(schema, _guarded(batches))
 
-    def list_flights(self, _context: Any, _criteria: Any) -> NoReturn:
-        _refuse_call()
+    def list_flights(self, *_call: Any) -> NoReturn:
+        refuse(UserError("this server answers do_get, do_action and do_exchange only"))
 
-    def get_flight_info(self, _context: Any, _descriptor: Any) -> NoReturn:
-        _refuse_call()
+    get_flight_info = list_actions = do_put = list_flights
 
     def get_schema(self, _context: Any, _descriptor: Any) -> Any:
         """Return a fixed schema: Flight would send an error of this call with its traceback."""
         return flight.SchemaResult(FRAMES_SCHEMA)
-
-    def list_actions(self, _context: Any) -> NoReturn:
-        _refuse_call()
-
-    def do_put(self, _context: Any, _descriptor: Any, _reader: Any, _writer: Any) -> NoReturn:
-        _refuse_call()
 
     def do_exchange(self, context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
         with _ErrorsToClient():
@@ -212,7 +206,3 @@ def refuse(error: FlumengError) -> NoReturn:
     kind = next((kind for kind, type_ in ERROR_KINDS if isinstance(error, type_)), "unavailable")
     info = json.dumps({"kind": kind, "message": str(error)})
     raise flight.FlightServerError(str(error), extra_info=info.encode()) from error
-
-
-def _refuse_call() -> NoReturn:
-    refuse(UserError("this server answers do_get, do_action and do_exchange only"))

@@ -66,18 +66,12 @@ class Watch:
     """One watch. ``answers`` runs in one thread; journals notify from others. The mapping from
     ``serving`` is replaced, never changed."""
 
-    def __init__(
-        self,
-        serving: Callable[[], Mapping[str, Log]],
-        request: WatchRequest,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, serving: Callable[[], Mapping[str, Log]], request: WatchRequest) -> None:
         self._serving = serving
         self._request = request
         self._ended = False
         self._served: Mapping[str, Log] | None = None
         self._absent: set[str] = set()
-        self._clock = clock
         self._watched = {name: _Watched() for name in request.journals}
         self._changed = threading.Condition()
         self._moved: set[str] = set()
@@ -87,14 +81,14 @@ class Watch:
     ) -> Iterator[WatchAnswer]:
         """Yield all positions, then, unless ``once``, changes until the time ends or ``gone``."""
         request = self._request
-        end = self._clock() + request.seconds
+        end = time.monotonic() + request.seconds
         try:
             self._follow()
             answer = self._changes(self._watched)
             yield answer
-            while not (once or self._ended or gone() or self._clock() >= end):
+            while not (once or self._ended or gone() or time.monotonic() >= end):
                 self._rest(self._gap(answer))
-                moved = self._wait(min(end, self._clock() + request.heartbeat_seconds))
+                moved = self._wait(min(end, time.monotonic() + request.heartbeat_seconds))
                 answer = self._changes(moved)
                 yield answer
         finally:
@@ -118,7 +112,7 @@ class Watch:
     def _wait(self, until: float) -> Collection[str]:
         """Wait and return changed journals; none when a heartbeat is due."""
         while True:
-            seconds = until - self._clock()
+            seconds = until - time.monotonic()
             with self._changed:
                 self._changed.wait_for(
                     lambda: self._moved or self._ended,
@@ -126,7 +120,7 @@ class Watch:
                 )
                 moved, self._moved = self._moved, set()
             moved |= self._follow()
-            if moved or self._ended or self._clock() >= until:
+            if moved or self._ended or time.monotonic() >= until:
                 return moved
 
     def _follow(self) -> set[str]:

@@ -20,16 +20,12 @@ class Health:
         self._turned_at = clock()
         self._due_at = self._turned_at + limit_seconds
         self._reasons: list[Reason] = []
-        self._on_turn: Callable[[], None] | None = None
+        self.on_turn: Callable[[], None] = lambda: None
 
     def turned(self, *, next_within_seconds: float = 0.0) -> None:
         self._turned_at = self._clock()
         self._due_at = self._turned_at + self._limit_seconds + next_within_seconds
-        if self._on_turn is not None:
-            self._on_turn()
-
-    def on_turn(self, report: Callable[[], None]) -> None:
-        self._on_turn = report
+        self.on_turn()
 
     def be_patient(self, seconds: float) -> None:
         """Extend the limit, since the whole process was stopped for ``seconds``."""

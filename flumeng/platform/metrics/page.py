@@ -63,8 +63,10 @@ class Page(Collector):
     def collect(self) -> Iterator[Family]:
         """Yield all metrics; called by ``prometheus_client``, see ``text``."""
         families: dict[str, Family] = {}
-        readings = (reading for part in self._readings for reading in self._read(part))
-        for metric, labels, value in self._flows.merge(readings):
+        parts = [self._read(part) for part in self._readings]
+        readings = (reading for part in parts for reading in part or ())
+        complete = None not in parts
+        for metric, labels, value in self._flows.merge(readings, complete=complete):
             family = families.get(metric.name)
             if family is None:
                 family = families[metric.name] = _family(metric)
@@ -76,15 +78,15 @@ class Page(Collector):
     def describe(self) -> Iterator[Family]:
         yield from ()
 
-    def _read(self, readings: Readings) -> list[Reading]:
-        """Return readings; a function that fails is skipped, and logged once."""
+    def _read(self, readings: Readings) -> list[Reading] | None:
+        """Return readings; None for a function that fails, which is logged once."""
         try:
             return list(readings())
         except Exception:
             if readings not in self._failed:
                 self._failed.add(readings)
                 log.exception("some metrics of %s are left out, logged once", self._process)
-            return []
+            return None
 
     def _with_label(self, family: Family) -> Family:
         family.samples = [
@@ -147,14 +149,16 @@ class FlowLabels:
         self._other_histograms: dict[Key, Histogram] = {}
 
     def merge(
-        self, readings: Iterable[Reading]
+        self, readings: Iterable[Reading], *, complete: bool = True
     ) -> Iterator[tuple[Metric, tuple[str, ...], float | Histogram]]:
-        """Return one value per metric and labels, joined by sum or maximum."""
+        """Return one value per metric and labels, joined by sum or maximum. Unless the readings are
+        ``complete``, flows that they lack are not gone."""
         values: dict[Key, float | Histogram] = {}
         for metric, value, labels in readings:
             key = (metric, labels)
             values[key] = metric.join(values[key], value) if key in values else value
-        self._name({flow for key in values if (flow := _flow(key)) is not None})
+        present = {flow for key in values if (flow := _flow(key)) is not None}
+        self._name(present if complete else present | self._named)
         merged: dict[Key, float | Histogram] = {}
         seen: dict[Key, float] = {}
         seen_counts: dict[Key, Counts] = {}
@@ -180,6 +184,8 @@ class FlowLabels:
                 merged[other] = metric.join(merged[other], value) if other in merged else value
         for other, more in grown.items():
             merged[other] = self._others[other] = self._others.get(other, 0.0) + more
+        if not complete:
+            seen, seen_counts = self._seen | seen, self._seen_counts | seen_counts
         self._seen, self._seen_counts = seen, seen_counts
         return ((*key, value) for key, value in merged.items())
 

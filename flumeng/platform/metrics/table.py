@@ -318,8 +318,8 @@ COLLECT_LETTER_FILES_DELETED = _flow_counter(
 )
 COLLECT_GONE = _flow_counter(
     "flumeng_collect_gone_total",
-    "Offsets of events that the input had deleted before they were read, and that were skipped as "
-    "the flow allows.",
+    "Events that could not be read, deleted or damaged ones, and that were skipped as the flow "
+    "allows; of objects, an estimate by their size.",
 )
 COLLECT_FAILED_EVENTS = _flow_counter(
     "flumeng_collect_filter_failed_total",

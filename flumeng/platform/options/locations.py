@@ -63,6 +63,8 @@ STORES = {
     "abfs": frozenset({"account_key", "sas_token"}),
 }
 """The credentials of each kind of store; other stores take none."""
+TABLE_CREDENTIALS = STORES["s3"] - {"role", "ca"}
+"""The credentials that the libraries of Delta and Iceberg take."""
 
 
 def check_location(text: str) -> None:
@@ -134,6 +136,14 @@ def credential_problem(path: str, credentials: Credentials | None) -> str | None
     if not wrong:
         return None
     return f"{', '.join(wrong)}: not valid for {store or 'a path without a host'}"
+
+
+def table_credential_problem(path: str, credentials: Credentials | None) -> str | None:
+    """Like ``credential_problem``, for a table in the store."""
+    given = credentials.given if credentials is not None else {}
+    if wrong := sorted(given.keys() - TABLE_CREDENTIALS):
+        return f"{', '.join(wrong)}: not supported for tables: use the collector's environment"
+    return credential_problem(path, credentials)
 
 
 def store_of(path: str) -> str:

@@ -24,7 +24,7 @@ _KEY = "flumeng"
 
 @dataclass(frozen=True)
 class Option:
-    """The metadata of an option. Bounds are inclusive; the minimum of a list counts its entries."""
+    """The metadata of an option. Bounds are inclusive; those of a list count its entries."""
 
     doc: str
     unit: Unit | None = None

@@ -46,7 +46,8 @@ class Authority:
         self, identity: Identity, hosts: Sequence[str] = (), *, days: float, now: datetime
     ) -> Issued:
         """Issue a certificate, valid for ``days`` from ``now`` on, as client and, under the names
-        or addresses ``hosts``, as server. Raises UserError when the authority expires earlier."""
+        or addresses ``hosts``, as server. Raises UserError when the authority expires earlier or
+        a name is not ASCII."""
         until = now + timedelta(days=days)
         if until > self.certificate.not_valid_after_utc:
             end = self.certificate.not_valid_after_utc
@@ -127,7 +128,8 @@ def load_authority(certificates: bytes, key: bytes) -> Authority:
         raise UserError("the authority's key is not that of its certificate")
     if not _signs(first):
         raise UserError("the certificate is not that of an authority: it may not sign others")
-    return Authority(first, loaded, b"".join(_pem(certificate) for certificate in above))
+    pems = (certificate.public_bytes(serialization.Encoding.PEM) for certificate in above)
+    return Authority(first, loaded, b"".join(pems))
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
@@ -155,13 +157,11 @@ def _host(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        if not name.isascii():
+            raise UserError(f"the host {name} is not ASCII: give it as in DNS, xn--...") from None
         return x509.DNSName(name)
 
 
 def _signs(certificate: x509.Certificate) -> bool:
     extensions: Iterable[x509.Extension[x509.ExtensionType]] = certificate.extensions
     return any(isinstance(e.value, x509.BasicConstraints) and e.value.ca for e in extensions)
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import stat
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -115,7 +114,9 @@ def keystore_of(*roles: Role) -> Keystore | None:
         keystore = Keystore(where, role)
         if keystore.certificate.exists():
             return keystore
-    raise UserError(f"{where}, which {DIRECTORY} names, has no certificate of {_any_of(roles)}")
+    any_of = (f"{'an' if role[0] in 'aeo' else 'a'} {role} ({role}.pem)" for role in roles)
+    why = f"has no certificate of {' or '.join(any_of)}"
+    raise UserError(f"{where}, which {DIRECTORY} names, {why}")
 
 
 def load(*roles: Role) -> Credentials | None:
@@ -131,10 +132,6 @@ def _belong_together(credentials: Credentials) -> bool:
     except (ValueError, TypeError):
         return False
     return key.public_key() == credentials.leaf.public_key()
-
-
-def _any_of(roles: Sequence[Role]) -> str:
-    return " or ".join(f"{'an' if role[0] in 'aeo' else 'a'} {role} ({role}.pem)" for role in roles)
 
 
 def _changed(file: Path) -> int:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 from flumeng.agent.node.claim import Claim
-from flumeng.agent.node.data_directory import DataDirectory, KnownNames
+from flumeng.agent.node.data_directory import DataDirectory, KnownNames, RunMark
 from flumeng.agent.node.events import Assigned
 from tests.testkit.simulation.broker import Broker
 from tests.testkit.simulation.bucket import Bucket
@@ -87,6 +89,7 @@ class ModelDataDirectory(DataDirectory):
         self._id = data_id
         self.path = Path("/nonexistent")
         self.problems = {}
+        self.run_mark = cast("RunMark", SimpleNamespace(is_foreign=False, set=lambda: None))
         self._kept: Assigned | None = None
         self._known: dict[str, KnownNames] = {}
         self._claim = Claim()
@@ -95,12 +98,6 @@ class ModelDataDirectory(DataDirectory):
     def belong_to(self, cluster: str) -> None:
         assert self._cluster in ("", cluster)
         self._cluster = cluster
-
-    @property
-    def is_restored(self) -> bool:
-        return False
-
-    def mark_running(self) -> None: ...
 
     def journals(self) -> list[str]:
         return []

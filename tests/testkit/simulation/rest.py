@@ -12,7 +12,7 @@ from flumeng.config import parse_flow
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.nodes import left
 from flumeng.control.commands.unfinished_writes import decided_batches
-from flumeng.control.planner import Planner
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot import queues
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import Store

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from flumeng.control.master.daemon import Master
 from flumeng.control.master.isolation import IsolatingPlanner
-from flumeng.control.planner import Action, Planner
+from flumeng.control.planner.actions import Action
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.snapshot import Snapshot
 
 

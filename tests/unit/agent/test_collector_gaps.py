@@ -94,6 +94,24 @@ def test_gap_is_logged_when_it_is_acked_and_not_at_each_try(
     assert message.startswith("flow web: events that cannot be read were skipped: ")
 
 
+def test_parts_that_a_batch_leaves_out_count_as_gone() -> None:
+    store = new_cluster()
+    text = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"
+    apply_flow(Operator(store, "test", "", 0.0), text)
+    register(store, "web", A)
+    task = ClaimedTask(
+        Assignment("web", "collect.0", 1, 1, "", (A,)),
+        store,
+        Publisher(store, gap_seconds=0.0),
+        ScriptedPipeline(parse_flow(text)),
+        Shortened({A: Reach("", 20, left_out=(Gone(3, 7, DELETED), Gone(18, 30, DELETED)))}),
+        size=BatchSize(1000),
+    )
+    batch = task.start()
+    assert batch is not None
+    assert (batch.ranges, batch.gone) == ((Range(A, 0, 20),), 6)
+
+
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once", "exactly-once"])
 def test_gap_is_acked_and_reading_continues_behind_it(delivery: str) -> None:
     store = new_cluster()

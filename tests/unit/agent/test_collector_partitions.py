@@ -284,6 +284,26 @@ def test_damage_of_a_journal_that_left_the_task_is_forgotten(
     assert partitions.of(STARTS) == servers.reach
 
 
+def test_stop_during_a_check_in_another_thread_is_noted_by_the_next_check(
+    servers: Servers, partitions: Partitions
+) -> None:
+    class Interrupted(dict[str, int]):
+        def __contains__(self, name: object) -> bool:
+            if not stopped:
+                stopped.append(True)
+                partitions.stop(UnreadableError(BAD, 70, "bad"))
+            return super().__contains__(name)
+
+    stopped: list[bool] = []
+    partitions.stop(UnreadableError(GOOD, 30, "bad"))
+    partitions.of(Interrupted(STARTS))
+    assert stopped
+    reach = partitions.of(STARTS)
+    assert (reach[BAD].safe, reach[GOOD].safe) == (70, 30)
+    servers.now += LOOK_SECONDS
+    assert partitions.of(STARTS) == servers.reach
+
+
 @pytest.mark.slow
 def test_many_damaged_journals_are_reported_in_a_short_sentence(
     servers: Servers, partitions: Partitions

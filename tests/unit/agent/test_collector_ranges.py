@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.agent.collector.ranges import BatchSize, backlog, next_ranges, split
+from flumeng.agent.collector.ranges import BatchSize, Handoff, backlog, next_ranges, split
 from flumeng.connectors.api.ranged import Range
 
 offsets = st.integers(0, 10_000)
@@ -186,3 +186,14 @@ def test_slow_lake_does_not_shrink_batches_without_end(fixed_seconds: float, rat
         size.measured(size.events, fixed_seconds + size.events / rate)
     assert sizes[0].events == pytest.approx(sizes[1].events, rel=0.05)
     assert sizes[0].events == pytest.approx(min(10.0 * rate, BatchSize.SMALL), rel=0.05)
+
+
+def test_handoff_hurries_no_batch_for_a_partition_that_is_unreachable() -> None:
+    handoff = Handoff()
+    handoff.begin(["a", "b"])
+    assert handoff.is_due({"a": 5, "b": 5}, {"a": 0, "b": 0})
+    assert not handoff.is_due({"b": 6}, {"a": 0, "b": 5})
+    assert not handoff.done
+    assert handoff.is_due({"a": 7, "b": 6}, {"a": 0, "b": 5})
+    assert not handoff.is_due({"a": 7, "b": 6}, {"a": 5, "b": 5})
+    assert handoff.done

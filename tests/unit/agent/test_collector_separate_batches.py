@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.batch import Work
-from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.engine import SparkEngine, _Part
 from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.ranges import Scale
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.events.schema import READ_SCHEMA
@@ -28,6 +30,7 @@ class Spark:
 
     def __init__(self) -> None:
         self.tasks: list[int] = []
+        self.described = ""
         self._parts: Sequence[int] = ()
 
     @property
@@ -37,7 +40,8 @@ class Spark:
     def accumulator(self, _zero: Any, _kind: Any) -> LocalAccumulator:
         return LocalAccumulator()
 
-    def setJobGroup(self, *_said: Any, **_more: Any) -> None: ...  # noqa: N802  # pyspark's
+    def setJobGroup(self, _job: str, text: str, **_more: Any) -> None:  # noqa: N802  # pyspark's
+        self.described = text
 
     def setLocalProperty(self, *_said: Any) -> None: ...  # noqa: N802  # pyspark's
 
@@ -52,6 +56,22 @@ class Spark:
 
     def collect(self) -> list[Any]:
         return list(self._run(self._parts))
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Contents of a partition with so many offsets for each event."""
+
+    per_event: float
+
+    def events(self, start: int, end: int) -> int:
+        return round((end - start) / self.per_event)
+
+    def cut(self, start: int, end: int, events: int) -> int:
+        return min(end, start + max(1, round(events * self.per_event)))
+
+    def address(self, _start: int, _end: int) -> str:
+        return ""
 
 
 class NoEvents:
@@ -73,3 +93,15 @@ def test_batch_apart_takes_one_spark_task(*, apart: bool, tasks: int, splits: in
     (outcome,) = SparkEngine(spark).write([work], "job", "slot")
     assert not isinstance(outcome, Exception)
     assert spark.tasks == [tasks]
+
+
+def test_weights_of_splits_and_the_description_of_a_job_count_events_not_offsets() -> None:
+    spark: Any = Spark()
+    pipeline = SparkPipeline(spark, parse_flow(FLOW), TASK, NoEvents())
+    heavy, light = Range("a", 0, 10), Range("b", 0, 1_000_000)
+    scale = Scale({"a": Offsets(per_event=0.001), "b": Offsets(per_event=1000.0)})
+    work = Work(pipeline, (heavy, light), {"a": "", "b": ""}, {}, 60.0, lambda _: None, scale=scale)
+    part = _Part.of(work)
+    assert sum(part.events) == 11_000
+    SparkEngine(spark).write([work], "job", "slot")
+    assert spark.described == "web/0: 11000 events, a 0-10 and 1 more"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,25 @@ def test_no_settings_file_is_written_without_secrets(tmp_path: Path) -> None:
 )
 def test_java_gets_one_garbage_collector_option(environment: dict[str, str], chosen: str) -> None:
     assert spark.garbage_collector(environment) == chosen
+
+
+@pytest.mark.slow
+def test_collector_whose_java_ends_at_once_gives_the_reason_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\necho \'openjdk version "21"\'\n[ "$*" = -version ]\n')
+    java.chmod(0o755)
+    options = ["--zk", "127.0.0.1:1", "--node", "n1", "--data", str(tmp_path)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "flumeng.agent.collector", *options],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "\nSpark does not start on local[*]: " in f"\n{ended.stderr}"
+    assert "Traceback" not in ended.stderr

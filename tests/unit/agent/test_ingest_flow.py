@@ -15,9 +15,10 @@ import pytest
 
 from flumeng.agent.ingest import source_runner
 from flumeng.agent.ingest.batch import NO_EVENTS
-from flumeng.agent.ingest.flow import FlowRunner, Task
+from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.node.protocol import Assignment
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.tailer import Tailer
@@ -29,11 +30,11 @@ from tests.testkit.logs import tracebacks
 from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
 
 
-def tail_task(log: Path, revision: int = 1, epoch: int = 1) -> Task:
+def tail_task(log: Path, revision: int = 1, epoch: int = 1) -> Assignment:
     spec = (
         f'flow: f\nsources:\n  - tail: {{paths: ["{log}"], poll_seconds: 0.01}}\nsinks:\n  - noop\n'
     )
-    return Task("f", "0", epoch, revision, spec)
+    return Assignment("f", "0", epoch, revision, spec)
 
 
 class Running:
@@ -144,7 +145,7 @@ def test_changed_source_continues_behind_the_lines_of_the_old_one(tmp_path: Path
             running.write(line)
             await asyncio.sleep(0.04)
         task = tail_task(running.log, revision=2)
-        running.flow.want(Task("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
+        running.flow.want(Assignment("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
         await async_wait_for(lambda: running.flow.status.get("f/0", {}).get("revision") == 2)
         running.write("4")
         await running.all_safe()
@@ -244,7 +245,7 @@ def test_new_source_reads_nothing_under_back_pressure(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
         running.write("2")
         task = tail_task(running.log, revision=2)
-        running.flow.want(Task("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
+        running.flow.want(Assignment("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
         await asyncio.sleep(0.3)
         assert running.safe_lines() == ["1"]
         running.flow._on_pressure(False)
@@ -280,7 +281,7 @@ def test_a_new_text_with_the_same_sources_does_not_touch_them(tmp_path: Path) ->
         await running.status("running")
         sources = list(running.flow._sources)
         task = tail_task(running.log, revision=2)
-        running.flow.want(Task("f", "0", 1, 2, task.spec.replace("noop", "console")))
+        running.flow.want(Assignment("f", "0", 1, 2, task.spec.replace("noop", "console")))
         await async_wait_for(lambda: running.flow.status["f/0"]["revision"] == 2)
         assert running.flow._sources == sources
         assert len(running.journal_store.journals) == 1
@@ -327,7 +328,7 @@ def test_invalid_text_fails_the_task_and_keeps_its_sources_running(
     async def test() -> None:
         running = Running(tmp_path)
         await running.status("running")
-        running.flow.want(Task("f", "0", 1, 2, "flow: f\n"))
+        running.flow.want(Assignment("f", "0", 1, 2, "flow: f\n"))
         status = await running.status("failed")
         await asyncio.sleep(0.3)
         assert (status["revision"], "sources" in status["error"]) == (2, True)

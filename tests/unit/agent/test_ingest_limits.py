@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from flumeng.agent.ingest.flow import FlowRunner, Task
+from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.process import allow_many_files
 from flumeng.agent.ingest.source_runner import PortClaims
 from flumeng.agent.ingest.worker_group import WorkerGroup
+from flumeng.agent.node.protocol import Assignment
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.network import streams as streams_module
@@ -265,7 +266,7 @@ class Flow:
         spec = f'flow: f\nsources: [{{tcp: {{listen: "{listen}"}}}}]\nsinks: [noop]\n'
         self.journal_store = JournalStore(data, "n", group)
         self.runner = FlowRunner(
-            Task("f", "0", 1, 1, spec), self.journal_store, "n", lambda: None, group=group
+            Assignment("f", "0", 1, 1, spec), self.journal_store, "n", lambda: None, group=group
         )
 
     @property

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.flow import FlowRunner, Task
+from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.measures import MOST_NOTES, TAKEN, LagClock, Measures
+from flumeng.agent.node.protocol import Assignment
 from flumeng.connectors.api.counters import Counters
 from flumeng.journal.log.contract import Log
 from flumeng.platform.metrics import table
@@ -116,10 +117,10 @@ def test_events_that_waited_before_a_restart_keep_their_age(tmp_path: Path) -> N
 def test_removed_source_still_counts(tmp_path: Path) -> None:
     """Else the sum would fall, and Prometheus would take that for a restart."""
 
-    def task(revision: int, log: Path) -> Task:
+    def task(revision: int, log: Path) -> Assignment:
         source = f'tail: {{paths: ["{log}"], poll_seconds: 0.01}}'
         spec = f"flow: f\nsources:\n  - {source}\nsinks:\n  - noop\n"
-        return Task("f", "0", 1, revision, spec)
+        return Assignment("f", "0", 1, revision, spec)
 
     async def run() -> None:
         one, two = tmp_path / "one.log", tmp_path / "two.log"
@@ -150,11 +151,11 @@ def test_flow_that_changes_for_ever_counts_in_bounded_memory(tmp_path: Path) -> 
     """The counts of its earlier sources are kept as one sum of each kind; none of it is lost."""
     turns = 30
 
-    def task(revision: int) -> Task:
+    def task(revision: int) -> Assignment:
         (tmp_path / f"{revision}.log").write_text("a\nb\n")
         source = f'tail: {{paths: ["{tmp_path}/{revision}.log"], poll_seconds: 0.01}}'
         spec = f"flow: f\nsources:\n  - {source}\nsinks:\n  - noop\n"
-        return Task("f", "0", 1, revision, spec)
+        return Assignment("f", "0", 1, revision, spec)
 
     async def run() -> None:
         store = JournalStore(tmp_path, "n1")

@@ -20,10 +20,11 @@ from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.platform.errors import ForbiddenError
 from tests.testkit.clock import Clock
 from tests.testkit.cluster import new_cluster
 from tests.testkit.light_nodes import ScriptedChild
-from tests.testkit.scripted_store import nothing
+from tests.testkit.scripted_store import concerns, fail, nothing
 from tests.testkit.simulation.stepped_node import SteppedNode
 from tests.testkit.store import FakeStore, Znodes
 from tests.unit.agent.node_bench import Bench, task
@@ -318,6 +319,19 @@ def test_deliveries_are_sent_soon_after_a_slow_request(tmp_path: Path) -> None:
     bench.told.clear()
     bench.turns(1.0)
     assert {"type": "delivered", "acks": {journal: 5}} in bench.told
+
+
+def test_refused_write_is_not_reported_as_waiting_for_zookeeper(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    bench = Bench(tmp_path)
+    bench.store.before_commit = fail(ForbiddenError("the ACL is old"), concerns(paths.story))
+    bench.apply("web")
+    bench.assign(task("web"))
+    bench.turns()
+    assert "cannot write the event log: the ACL is old" in caplog.messages
+    assert not any("waiting" in message for message in caplog.messages)
 
 
 @pytest.mark.slow

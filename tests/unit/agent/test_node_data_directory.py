@@ -107,6 +107,16 @@ def test_data_directory_is_locked_by_one_node(tmp_path: Path) -> None:
     assert first.path == tmp_path
 
 
+def test_directory_that_cannot_store_the_nodes_id_is_an_error(tmp_path: Path) -> None:
+    """Such as on a full disk, at the first start."""
+    home = DataDirectory(tmp_path)
+    (tmp_path / "uuid.tmp").mkdir()
+    with pytest.raises(UserError, match=r"cannot read or write .*uuid: Is a directory"):
+        home.identity()
+    (tmp_path / "uuid.tmp").rmdir()
+    assert home.identity() == home.identity()
+
+
 def test_a_directory_belongs_to_one_cluster(tmp_path: Path) -> None:
     DataDirectory(tmp_path / "n").belong_to("a")
     home = DataDirectory(tmp_path / "n")
@@ -171,28 +181,28 @@ def test_temporarily_unreadable_file_is_no_damage(tmp_path: Path) -> None:
 
 def test_copy_of_a_running_nodes_directory_is_noticed(tmp_path: Path) -> None:
     original = DataDirectory(tmp_path / "node")
-    assert not original.is_restored
-    original.mark_running()
+    assert not original.run_mark.is_foreign
+    original.run_mark.set()
     shutil.copytree(tmp_path / "node", tmp_path / "copy")
     original.close()
-    assert not DataDirectory(tmp_path / "node").is_restored, "it was killed where it was"
+    assert not DataDirectory(tmp_path / "node").run_mark.is_foreign, "it was killed where it was"
     copy = DataDirectory(tmp_path / "copy")
-    assert copy.is_restored
-    copy.mark_running()
+    assert copy.run_mark.is_foreign
+    copy.run_mark.set()
     copy.close()
-    assert not DataDirectory(tmp_path / "copy").is_restored
+    assert not DataDirectory(tmp_path / "copy").run_mark.is_foreign
 
 
 @pytest.mark.slow
 def test_changed_file_modes_do_not_look_like_a_copy(tmp_path: Path) -> None:
     """As by ``chmod -R`` while the node is dead."""
     home = DataDirectory(tmp_path / "node")
-    home.mark_running()
+    home.run_mark.set()
     home.close()
     time.sleep(1.1)  # change times are compared by the second
     for file in (tmp_path / "node").iterdir():
         file.chmod(0o640)
-    assert not DataDirectory(tmp_path / "node").is_restored
+    assert not DataDirectory(tmp_path / "node").run_mark.is_foreign
 
 
 def test_mark_of_an_older_version_by_change_time_is_accepted(tmp_path: Path) -> None:
@@ -201,13 +211,13 @@ def test_mark_of_an_older_version_by_change_time_is_accepted(tmp_path: Path) -> 
     lock = (tmp_path / "node" / "lock").stat()
     home.close()
     (tmp_path / "node" / RUN_MARK).write_text(f"{lock.st_ino} {int(lock.st_ctime)}")
-    assert not DataDirectory(tmp_path / "node").is_restored
+    assert not DataDirectory(tmp_path / "node").run_mark.is_foreign
 
 
 def test_directory_that_moved_after_its_node_had_ended_is_no_copy(tmp_path: Path) -> None:
     home = DataDirectory(tmp_path / "node")
-    home.mark_running()
-    home.mark_ended()
+    home.run_mark.set()
+    home.run_mark.clear()
     home.close()
     shutil.copytree(tmp_path / "node", tmp_path / "moved")
-    assert not DataDirectory(tmp_path / "moved").is_restored
+    assert not DataDirectory(tmp_path / "moved").run_mark.is_foreign

@@ -9,6 +9,7 @@ import pytest
 
 from flumeng.agent.node import children
 from flumeng.agent.node.children import Child, statuses
+from flumeng.agent.node.crash_suspects import WINDOW_SECONDS
 from flumeng.agent.node.events import (
     Acked,
     Assigned,
@@ -199,10 +200,21 @@ def test_stopping_drains_the_collector_before_journals_go_away(machine: Machine)
 def test_a_child_that_does_not_stop_in_time_is_killed(machine: Machine, clock: Clock) -> None:
     running(machine)
     machine.handle(Stop(3.0))
-    clock.now += 6.9
+    assert pass_time(machine, clock, 6.0) == []
+    clock.now += 0.9
     assert machine.handle(Tick()) == []
     clock.now += 0.2
     assert machine.handle(Tick()) == [Kill(COLLECT, "did not stop in time")]
+
+
+def test_pause_of_the_node_does_not_count_as_time_in_which_a_child_stops(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    machine.handle(Stop(3.0))
+    clock.now += 60.0
+    assert pass_time(machine, clock, 6.0) == [], "it was paused as well, or has not been read yet"
+    assert pass_time(machine, clock, 2.0) == [Kill(COLLECT, "did not stop in time")]
 
 
 def test_stop_is_handled_while_children_start_or_restart(machine: Machine) -> None:
@@ -350,6 +362,20 @@ def test_silent_child_is_killed_and_restarted(machine: Machine, clock: Clock) ->
     machine.handle(status(COLLECT))
     assert machine.status.tasks["f/collect.0"].error is None
     assert pass_time(machine, clock, 15.0, alive(WORKER)) == []
+
+
+def test_collector_that_hangs_when_its_suspects_change_is_only_killed(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    machine.handle(Ended(COLLECT, 1, frozenset({"f"})))
+    assert pass_time(machine, clock, 1.0, alive(WORKER)) == [Start(COLLECT)]
+    machine.handle(ready(COLLECT))
+    assert machine.children[COLLECT].suspects == {"f"}
+    assert pass_time(machine, clock, WINDOW_SECONDS - 21, alive(WORKER), alive(COLLECT)) == []
+    assert pass_time(machine, clock, 21.0, alive(WORKER)) == [
+        Kill(COLLECT, "hung: no message for 20 s")
+    ]
 
 
 def test_child_that_cannot_be_killed_is_killed_again_and_not_started_twice(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import queue
@@ -21,6 +20,7 @@ import pytest
 from flumeng.agent.node.events import Ended, Event, Reported
 from flumeng.agent.node.process import LINE_BYTES, ChildProcess
 from flumeng.platform.metrics.channel import Channel
+from tests.testkit.descriptors import own_descriptors
 from tests.testkit.waiting import wait_for
 
 SECONDS = 10.0
@@ -192,11 +192,6 @@ def no_more(what: str) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def own_descriptors() -> set[str]:
-    gc.collect()
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def own_children() -> set[str]:

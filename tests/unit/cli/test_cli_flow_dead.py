@@ -325,6 +325,15 @@ def test_letters_without_a_body_are_left_out_of_a_replay(flow: Flow) -> None:
     assert seqs(flow.events("web-replay-1")) == [3]
 
 
+def test_letter_without_a_body_does_not_keep_the_others_of_its_file_from_a_replay(
+    flow: Flow,
+) -> None:
+    flow.bury({**letter(1), "body": None}, letter(2), letter(3))
+    done = flow.run("replay")
+    assert "left out" not in done.stderr
+    assert seqs(flow.events("web-replay-1")) == [2, 3]
+
+
 def test_letter_without_an_identity_gets_one_of_the_replay(flow: Flow) -> None:
     schema = pa.schema([DEAD_LETTERS.field("body"), *ADDED])
     flow.bury(*({name: letter(n)[name] for name in schema.names} for n in (1, 2)), schema=schema)

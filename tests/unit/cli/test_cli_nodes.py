@@ -162,7 +162,11 @@ def test_labels_are_set_and_removed(shell: Shell, store: FakeStore) -> None:
     assert shell.run("node", "label", "n1", "disk-", "tier-").stdout == "node n1 has no labels\n"
 
 
-@pytest.mark.parametrize("words", [("role",), ("=x",), ("a=1", "a-")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [("role",), ("=x",), ("a=1", "a-"), ("a-", "a="), ("role-", "roles"), ("role-", "-")],
+    ids=" ".join,
+)
 def test_invalid_label_is_wrong_input(
     shell: Shell, store: FakeStore, words: tuple[str, ...]
 ) -> None:
@@ -386,6 +390,31 @@ def test_decommission_removes_a_node_that_is_drained_and_stopped(
     assert not [path for path in store.dump() if "/n1" in path]
     assert ("node decommission n1", "sold") in commands(store)
     assert verify(store.dump()) == []
+
+
+def test_decommission_of_a_node_with_an_unreadable_record_names_it(
+    shell: Shell, store: FakeStore
+) -> None:
+    """Draining could not end."""
+    store.remove(paths.live_node("n1"), ANY)
+    empty(store, *ALL)
+    store.tree.znodes[str(paths.assignment("n1"))].data = b"{"
+    refused = shell.run("node", "decommission", "n1")
+    assert refused.exit_code == 3
+    assert f"schema verify` ({paths.assignment('n1')}: " in refused.stderr
+    assert "drain" not in refused.stderr
+
+
+def test_advice_about_a_masters_trouble_depends_on_its_subject(
+    shell: Shell, store: FakeStore
+) -> None:
+    troubles = {"certificate of master": "it expired", "master m2": "hangs", "node n1": "refused"}
+    master = records.LiveMaster(host="h", pid=1, version="0", since=0.0, troubles=troubles)
+    store.write(paths.live_master("m1"), master, ABSENT)
+    causes = {cause["what"]: cause["advice"] for cause in shell.json("status")["causes"]}
+    assert causes["certificate of master: it expired (master m1)"].startswith("replace it")
+    assert "where it hangs" in causes["master m2: hangs (master m1)"]
+    assert "tries again" in causes["node n1: refused (master m1)"]
 
 
 @pytest.mark.parametrize("meddling", ["comes live", "gets work"])

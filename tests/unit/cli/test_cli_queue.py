@@ -179,6 +179,16 @@ def test_unreadable_parts_are_named_and_all_others_shown(
     assert (second["waiting"], second["bytes"]) == (3, None)
 
 
+@pytest.mark.parametrize(("data", "code"), [(b"{", 1), (b'{"v": 99}', 2)], ids=["damaged", "newer"])
+def test_items_of_an_unreadable_queue_fail_with_its_path(
+    shell: Shell, store: FakeStore, data: bytes, code: int
+) -> None:
+    store.tree.znodes["/queues/web"].data = data
+    found = shell.run("queue", "show", "web")
+    assert found.exit_code == code
+    assert "/queues/web: " in found.stderr
+
+
 def test_node_that_does_not_answer_is_named(shell: Shell, store: FakeStore) -> None:
     come_live(store, "n2", "n2:1")
     found = shell.run("queue", "list")

@@ -134,6 +134,16 @@ TABLE = "{csv: /etc/apps.csv, schema: 'host STRING, team STRING'}"
             " properties: {socketFactory: x}}, schema: 'host STRING, a INT'}}",
             "expected one of connectTimeout",
         ),
+        (
+            "{on: [host], table: {delta: 's3a://lake/t', schema: 'host STRING, a INT',"
+            " credentials: {role: 'arn:aws:iam::1:role/x', ca: /ca.pem}}}",
+            "ca, role: not supported for tables",
+        ),
+        (
+            "{on: [host], table: {delta: 'abfss://lake@acme.dfs.core.windows.net/t',"
+            " schema: 'host STRING, a INT', credentials: {account_key: '${secret:k}'}}}",
+            "account_key: not supported for tables",
+        ),
     ],
 )
 def test_invalid_lookup_is_reported(lookup: str, said: str) -> None:
@@ -142,6 +152,15 @@ def test_invalid_lookup_is_reported(lookup: str, said: str) -> None:
     with pytest.raises(SpecError) as caught:
         check_flow(text)
     assert said in str([problem.message for problem in caught.value.problems])
+
+
+def test_credentials_that_table_libraries_lack_are_refused() -> None:
+    role = "{role: 'arn:aws:iam::1:role/x'}"
+    key = "{account_key: '${secret:k}'}"
+    catalog = "catalog: {type: rest, uri: 'https://catalog.example'}"
+    expected = "not supported for tables: use the collector's environment"
+    assert expected in problem(f"delta: {{path: 's3a://lake/t', credentials: {role}}}")
+    assert expected in problem(f"iceberg: {{table: a.b, {catalog}, credentials: {key}}}")
 
 
 def test_lookup_adds_columns_and_needs_the_permission_to_read() -> None:

@@ -20,6 +20,7 @@ from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.options.problems import SpecError
 from tests.testkit.daemons import is_alive
+from tests.testkit.descriptors import own_descriptors
 from tests.testkit.waiting import happens, wait_for
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -143,10 +144,10 @@ def test_command_ends_with_the_polling_process(tmp_path: Path) -> None:
 def test_command_poll_leaves_no_descriptor_open() -> None:
     asked = poll("echo x")
     asked.ask("", DUE)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = own_descriptors()
     for _ in range(5):
         asked.ask("", DUE)
-    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+    assert own_descriptors() <= before
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def plainly(stream: bytes, framing: Framing, *, nul_ends: bool) -> list[bytes]:
     while framing == "auto":
         stream = stream.lstrip(b"\r\n\0")
         counting = re.match(rb"[1-9]", stream) is not None
-        if not stream.startswith(b"PROXY ") or b"\n" not in stream:
+        if not stream.startswith(b"PROXY ") or b"\n" not in stream[: MAX + 3]:
             break
         line, _, stream = stream.partition(b"\n")
         messages.append(line)
@@ -266,7 +266,7 @@ def test_wrong_count_costs_no_message_but_its_neighbour(
     assert [found[0], *found[whole - 5 :]] == [SYSLOG[0], *SYSLOG[whole:]]
     assert damaged[0] == stream[stream.index(SYSLOG[1]) :][: len(SYSLOG[1]) + wrong]
     assert len(damaged) <= 4
-    assert framer.malformed
+    assert (framer.malformed, "cut at newlines" in framer.complaint) == (True, True)
     assert framer.skipped == 0
 
 
@@ -320,6 +320,7 @@ parts = st.one_of(
 )
 @example(b"1580515200 epoch line\n12 hello\n", [4], "auto", True)
 @example(b"5 hello3 abc5", [], "octet-counted", True)
+@example(b"PROXY " + bytes(MAX - 3) + b"\n\0", [], "auto", False)
 def test_framing_agrees_with_a_plain_reading_of_the_whole_stream(
     stream: bytes, cuts: list[int], framing: Framing, nul_ends: bool
 ) -> None:
@@ -339,7 +340,7 @@ def test_sender_that_counts_one_byte_too_many_in_each_message_loses_none(at_once
     packets = [b"".join(framed[n : n + at_once]) for n in range(0, len(framed), at_once)]
     framer = cutter("auto", 1 << 16)
     assert [*feed(framer, packets), *single(framer.end())] == texts
-    assert framer.malformed
+    assert (framer.malformed, "corrected" in framer.complaint) == (True, True)
 
 
 def test_wrong_octet_count_does_not_join_messages() -> None:

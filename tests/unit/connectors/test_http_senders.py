@@ -14,7 +14,9 @@ import pytest
 from flumeng.connectors.http.received_body import Limits
 from flumeng.connectors.http.senders import Senders
 from flumeng.connectors.network.senders import PeerLimits, SenderAuth
+from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
+from flumeng.platform.secrets import SecretBackend
 from tests.testkit.waiting import PATIENCE_SECONDS
 from tests.unit.connectors.http_sending import Client, Journal, run, serving, silent
 
@@ -178,6 +180,21 @@ def test_health_needs_no_credentials() -> None:
             assert await client.status() == 200
 
     run(test)
+
+
+def test_old_secrets_are_used_while_the_command_of_one_fails() -> None:
+    async def test() -> None:
+        senders = Senders(auth(), "[::]:8080", lambda: None)
+        await senders.start()
+        secrets.use({"next": SecretBackend(command=("/bin/false",))})
+        await senders.refresh()
+        assert "its command /bin/false ended with 1" in senders.problem
+        assert senders.of(f"Bearer {NEXT}".encode()) == "shop-next"
+
+    try:
+        run(test)
+    finally:
+        secrets.use({})
 
 
 def test_changed_secret_is_used_and_a_missing_one_is_reported_until_it_is_there(

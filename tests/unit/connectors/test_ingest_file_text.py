@@ -112,6 +112,32 @@ def test_files_of_other_encodings_are_read_as_utf_8(
     assert offsets(follower) == places
 
 
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("mark", [False, True])
+@pytest.mark.parametrize(
+    ("old", "half", "rest"),
+    [
+        ("old\n", 0, "new\n"),
+        ("", 0, "new\n"),
+        ("old\n", 1, "new\n"),
+        ("no newl", 0, "ine\nnew\n"),
+        ("no newl", 1, "ine\nnew\n"),
+        ("Ċ", 0, " no newline\nnew\n"),
+    ],
+)
+def test_start_from_the_end_of_a_file_in_utf_16(
+    log: Path, codec: str, old: str, half: int, rest: str, *, mark: bool
+) -> None:
+    """``half``: the first byte of the rest is there before."""
+    before, after = f"{chr(0xFEFF) * mark}{old}".encode(codec), rest.encode(codec)
+    log.write_bytes(before + after[:half])
+    follower = Follower(log, encoding="utf-8" if mark else codec, start_from="end")
+    follower.settle()
+    with log.open("ab") as program:
+        program.write(after[half:])
+    assert follower.settle() == ["new"]
+
+
 def test_byte_order_mark_is_skipped_in_each_generation(log: Path) -> None:
     follower = Follower(log)
     for generation in range(3):
@@ -136,6 +162,31 @@ def test_holes_in_utf_16_are_skipped(log: Path) -> None:
     follower = Follower(log, encoding="utf-16-be")
     assert follower.settle() == ["one", "two"]
     assert offsets(follower) == [0, len(text) + 2002]
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+def test_overlong_lines_in_utf_16_that_grow_by_half_characters(log: Path, codec: str) -> None:
+    data = f"{'x' * 3000}\nnext\nmore\n".encode(codec)
+    follower = Follower(log, encoding=codec, max_line_bytes=1024)
+    for begin in range(0, len(data), 501):
+        with log.open("ab") as program:
+            program.write(data[begin : begin + 501])
+        follower.settle()
+        assert follower.poll() == 0
+    assert [line[:5] for line in follower.lines] == ["xxxxx", "next", "more"]
+    assert follower.tailer.unread_bytes == 0
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+def test_last_line_in_utf_16_is_taken_without_half_a_character(log: Path, codec: str) -> None:
+    data = "last\nnext\n".encode(codec)
+    log.write_bytes(data[:7])
+    follower = Follower(log, encoding=codec, last_line_seconds=60)
+    follower.settle()
+    assert follower.settle(61) == ["las"]
+    with log.open("ab") as program:
+        program.write(data[7:])
+    assert follower.settle() == ["las", "t", "next"]
 
 
 def test_unfinished_last_line_is_read_after_last_line_seconds(log: Path) -> None:

@@ -130,6 +130,9 @@ def test_slow_journal_is_answered_with_503() -> None:
     run(test)
 
 
+OUT_OF_MEMORY = "this node is out of memory or threads: retry later"
+
+
 class NoMemory(MemoryBound):
     def share(self) -> NoReturn:
         raise MemoryError
@@ -142,10 +145,26 @@ def test_requests_are_refused_with_503_while_the_node_is_out_of_memory() -> None
             for _ in range(2):  # on one connection
                 client.post(b"x")
                 status, headers, said = await client.answer()
-                assert (status, said["error"]) == (503, "this node is out of memory: retry later")
+                assert (status, said["error"]) == (503, OUT_OF_MEMORY)
                 assert headers["retry-after"] == "1"
 
     run(test)
+
+
+def test_request_is_refused_with_503_while_no_thread_can_parse_it() -> None:
+    async def test() -> None:
+        async with serving(Journal()) as (_, connect):
+            client = await connect()
+            client.post(b"x\n" * http_app.PARSE_ASIDE_BYTES)
+            status, headers, said = await client.answer()
+            assert (status, said["error"]) == (503, OUT_OF_MEMORY)
+            assert headers["retry-after"] == "1"
+
+    http_app._parsers().shutdown()  # its submit raises as without a thread
+    try:
+        run(test)
+    finally:
+        http_app._parsers.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ def test_shares_together_stay_within_the_bound_and_one_alone_may_exceed_it() -> 
         with pytest.raises(OverBoundError):
             first.take(1)
         assert (first.held_bytes, second.held_bytes, bound.held_bytes) == (60, 40, 100)
+    with pytest.raises(OverBoundError):
+        first.take(1)  # by a thread that parses a body whose request is over
     assert bound.held_bytes == 0
 
 

@@ -443,3 +443,25 @@ def test_unreadable_file_that_left_the_globs_is_no_problem_any_more(
     log.rename(log.with_name("elsewhere"))
     follower.finish()
     assert follower.tailer.unreadable == {}
+
+
+@pytest.mark.parametrize("glob", ["**/*.log", "x/*.log"])
+def test_folder_that_vanishes_during_a_search_is_no_error(
+    tmp_path: Path, glob: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    write(folder / "app.log", "1\n")
+    follower = Follower(tmp_path / glob)
+    follower.settle()
+    (folder / "app.log").unlink()
+
+    def stat_and_remove(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        status = real(path, *args, **options)
+        if os.fspath(path) == str(folder):
+            folder.rmdir()
+        return status
+
+    real = os.stat
+    monkeypatch.setattr(os, "stat", stat_and_remove)
+    assert follower.finish() == ["1"]

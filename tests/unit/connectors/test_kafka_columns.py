@@ -43,6 +43,12 @@ def test_values_anywhere_in_memory_are_copied() -> None:
     assert columns.binaries(*pairs.T).to_pylist() == [b"x", b"xyz"]
 
 
+def test_time_of_a_message_without_one_is_null() -> None:
+    """Old formats have no field for it, later ones -1."""
+    found = columns.times(np.array([5, -1, 0, 0]), np.array([1, 1, 0, 1]))
+    assert found.cast(pa.int64()).to_pylist() == [5000, None, None, 0]
+
+
 def maps(*messages: Sequence[tuple[bytes, bytes | None]]) -> pa.MapArray:
     headers = [header for message in messages for header in message]
     names = pa.array([name for name, _ in headers], pa.binary())

@@ -14,6 +14,7 @@ from flumeng.connectors.kafka.admin import Bound
 from flumeng.connectors.kafka.brokers import Described, Offsets, PartitionKey, Topic
 from flumeng.connectors.kafka.finder import KafkaFinder
 from flumeng.connectors.kafka.source_options import KafkaSource
+from flumeng.platform.errors import UnavailableError
 
 A, B = "AAAAAAAAaaaaaaaaaaaaaa", "BBBBBBBBbbbbbbbbbbbbbb"
 NOON = "2026-11-22T12:00:00Z"
@@ -25,6 +26,7 @@ class FakeBrokers:
 
     topics: dict[str, Topic] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    unanswered: dict[str, str] = field(default_factory=dict)
     silent: set[PartitionKey] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
 
@@ -33,13 +35,19 @@ class FakeBrokers:
 
     def describe(self, topics: Collection[str]) -> Described:
         found = {name: self.topics[name] for name in topics if name in self.topics}
-        absent = frozenset(topics) - found.keys() - self.refused.keys()
-        return Described(found, absent, {n: w for n, w in self.refused.items() if n in topics})
+        refused, unanswered = (
+            {name: why for name, why in errors.items() if name in topics}
+            for errors in (self.refused, self.unanswered)
+        )
+        absent = frozenset(topics).difference(found, refused, unanswered)
+        return Described(found, absent, refused, unanswered)
 
     def offsets(self, places: Collection[PartitionKey], bound: Bound) -> Offsets:
         self.requests.append(str(bound))
         offset = {"earliest": 10, "latest": 100}.get(bound, 50) if isinstance(bound, str) else 50
         found = {place: offset for place in places if place not in self.silent}
+        if places and not found:
+            raise UnavailableError("no leader")
         return Offsets(found, "no leader" if len(found) < len(places) else "")
 
     def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
@@ -123,6 +131,17 @@ def test_partition_without_a_known_beginning_is_left_out_and_reported(brokers: F
     assert found.troubles == (f"the start of {name(1)} is unknown: no leader",)
 
 
+def test_new_partition_without_a_leader_does_not_keep_the_others_from_being_found(
+    brokers: FakeBrokers,
+) -> None:
+    first = find(brokers)
+    brokers.topics = {"orders": Topic(A, (0, 1, 2))}
+    brokers.silent = {("orders", 2)}
+    found = find(brokers, after(first))
+    assert found.offers.keys() == first.offers.keys()
+    assert found.troubles == (f"the start of {name(2)} is unknown: no leader",)
+
+
 # -- which topics
 
 
@@ -153,6 +172,17 @@ def test_deleted_topic_is_gone_and_an_unauthorized_one_is_not(brokers: FakeBroke
     brokers.refused = {"orders": "not authorized"}
     hidden = find(brokers, after(first))
     assert (hidden.gone, hidden.troubles) == (frozenset(), ("not authorized",))
+
+
+def test_topic_without_an_answer_is_kept_and_the_others_are_found(brokers: FakeBrokers) -> None:
+    first = find(brokers, pattern=".*", topics=())
+    brokers.topics = {"others": Topic(B, (0,))}
+    brokers.unanswered = {"orders": "no leader"}
+    found = find(brokers, after(first), pattern=".*", topics=())
+    assert found.offers == {name(0, "others", B): Offer(10)}
+    assert found.kept == {name(0), name(1)}
+    assert not found.gone
+    assert found.troubles == ("no leader",)
 
 
 # -- recreated

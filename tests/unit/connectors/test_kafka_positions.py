@@ -64,6 +64,8 @@ class ScriptedBrokers:
         found = Offsets(
             {place: known[place] for place in places if place in known}, "", {**self.epochs}
         )
+        if places and not found.by_partition:
+            raise UnavailableError("no leader")
         self.asked.set()
         assert self.may_answer.wait(PATIENCE_SECONDS)
         return found
@@ -119,6 +121,18 @@ def watches() -> int:
 @pytest.fixture
 def watchers(brokers: ScriptedBrokers) -> Watchers:
     return Watchers(lambda _access, _committed: brokers)
+
+
+def test_partition_without_a_leader_does_not_keep_the_others_from_being_read(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    del brokers.ends["orders", 1], brokers.floors["orders", 1]
+    task = Task(watchers, flow())
+    task.becomes({P0: Reach(ID, 9)}, P0, P1)
+    looks = brokers.looks
+    wait_for(lambda: brokers.looks > looks + 2)
+    assert task.of(P0, P1) == {P0: Reach(ID, 9)}
+    task.positions.close()
 
 
 def test_partition_reaches_as_far_as_its_brokers_report(

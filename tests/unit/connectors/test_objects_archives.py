@@ -234,6 +234,8 @@ def test_archives_of_common_tools_are_read(tmp_path: Path, archive: str) -> None
     (source / "._a.log").write_bytes(b"of a Mac")
     (source / "sub" / "_temporary").mkdir()
     (source / "sub" / "_temporary" / "x.log").write_bytes(b"in progress")
+    (source / "sub._COPYING_").mkdir()
+    (source / "sub._COPYING_" / "x.log").write_bytes(b"in progress")
     subprocess.run(TOOLS[archive].format(src=source, out=out), shell=True, check=True)
     found = events([listed(out)])
     assert len({seq for seq, _, _ in found}) == len(found)

@@ -117,6 +117,7 @@ def test_glob_matches_the_documented_files(tmp_path: Path, glob: str, expected: 
         tmp_path,
         *("x.gz", "y.gz", "a/1.gz", "b/1.gz", "a/d/1.gz", "a/d/d/1.gz", "p_=1/1.gz"),
         *(".hidden", "_SUCCESS", "z._COPYING_", "_temporary/1.gz", "a/_flumeng/1.gz", "a/.x/1"),
+        "a/c._COPYING_/1.gz",
     )
     (tmp_path / "none").mkdir()
     assert found(tmp_path, glob) == expected

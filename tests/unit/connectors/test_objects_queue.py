@@ -283,6 +283,20 @@ def test_lanes_grow_with_the_option_and_are_never_fewer(queue: Queue) -> None:
     assert len(queue.finder(epoch=3, lanes=1).find(Before()).offers) == 5
 
 
+def test_full_lane_is_followed_by_a_new_one(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets of more items would exceed 63 bits."""
+    monkeypatch.setattr(items, "FULL_ITEMS", 2)
+    now = 0.0
+    finder = queue.finder(lanes=2, clock=lambda: now)
+    for number in range(7):
+        queue.write(f"{number}.log")
+        now += 3600
+        offers = finder.find(Before()).offers
+    assert Counter(item.number for item in queue.items()) == {0: 4, 1: 3}
+    assert len(offers) == 5
+    assert len(queue.finder(epoch=2, lanes=2).find(Before()).offers) == 5
+
+
 def there(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 

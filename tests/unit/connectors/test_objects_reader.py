@@ -8,6 +8,8 @@ import gzip
 import lzma
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -473,11 +475,43 @@ def test_retried_item_that_is_missing_fails_at_the_same_position(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("no room"), pa.lib.ArrowMemoryError("malloc failed")]
+    "error",
+    [
+        MemoryError("no room"),
+        pa.lib.ArrowMemoryError("malloc failed"),
+        OSError("ZSTD decompress failed: Allocation error : not enough memory"),
+        OSError("LZ4 decompress failed: ERROR_allocation_failed"),
+    ],
 )
-def test_shortage_of_memory_is_no_damage(tmp_path: Path, error: MemoryError) -> None:
+def test_shortage_of_memory_is_no_damage(tmp_path: Path, error: Exception) -> None:
     item = written(tmp_path / "a", b"one")
     with pytest.raises(MemoryError), OpenItem.of(item, item.location, resolve).explained():
         raise error
     with pytest.raises(MemoryError), DeadLetterDirectory(str(tmp_path)).errors("a"):
         raise error
+
+
+LITTLE_MEMORY = """
+import resource
+from pathlib import Path
+from backports import zstd
+from flumeng.connectors.objects.compression import unpacked
+
+packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
+packed = packer.compress(b"x" * 9) + packer.flush()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20),) * 2)
+try:
+    list(unpacked(lambda: iter([packed]), "zstd"))
+except MemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_shortage_of_memory_while_unpacking_is_no_damage() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LITTLE_MEMORY], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "not enough memory" in ended.stdout

@@ -623,6 +623,11 @@ def test_records_are_found_anywhere_in_an_object(
     ]
 
 
+def test_records_have_names_with_escaped_surrogates() -> None:
+    assert at("😀.b", rb'{"\ud83d\ude00": {"\udead": 0, "b": [1]}}') == [b"1"]
+    assert at(r"a\ud83d", rb'{"\ud83d": [1], "a\\ud83d": [2]}') == [b"2"]
+
+
 def test_missing_records_are_reported() -> None:
     assert at("a.b", b'{"a":{"b":{"c":1}}} {"a":null}') == [b'{"c":1}']
     for data in (b'{"a":{}}', b"[1]", b'{"a":[]}', b'{"a":{"b":1}}', b'{"a":{"b":[1', b'{"a" 1}',

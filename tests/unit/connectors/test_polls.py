@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -343,7 +344,7 @@ def test_one_of_two_concurrent_pollers_wins(world: World) -> None:
     assert world.bodies() == ["1", "2"]
 
 
-def test_unexpected_error_of_a_poll_is_logged_once(
+def test_unexpected_error_of_a_poll_is_logged_once_and_so_is_its_end(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.finder().find(Before())
@@ -354,6 +355,11 @@ def test_unexpected_error_of_a_poll_is_logged_once(
         one._turn(world.lane())
     assert one._trouble == "'page'"
     assert tracebacks(caplog) == 1
+    caplog.set_level(logging.INFO)
+    poll.error = None
+    for _ in range(2):
+        one._turn(world.lane())
+    assert caplog.text.count("flow tickets: its poller works again") == 1
 
 
 def test_permanent_error_fails_the_item_and_the_next_one_is_polled(world: World) -> None:
@@ -501,17 +507,24 @@ def test_answers_in_another_directory_are_not_given_up(world: World, tmp_path: P
     assert (one.answered.elsewhere, world.bodies()) == ("", ["3", "4"])
 
 
-def test_saved_position_in_the_future_is_reported_or_passed_over(world: World) -> None:
-    for catch_up, said in (("all", True), ("last", False)):
+def test_saved_position_in_the_future_is_reported_and_waited_for_or_passed_over(
+    world: World,
+) -> None:
+    for catch_up, waits in (("all", True), ("last", False), ("none", False)):
         world.pass_time(86_400)
         world.finder(catch_up=catch_up).find(Before())
         ask_all(world, Counting())
         world.pass_time(-86_400)
-        assert bool(world.finder(catch_up=catch_up).find(Before()).troubles) == said
+        found = world.finder(catch_up=catch_up).find(Before())
+        assert (bool(found.troubles), bool(found.notes)) == (waits, not waits)
+        (text,) = found.troubles + found.notes
+        assert f"{NOON + timedelta(days=1):%Y-%m-%dT%H}" in text
+        assert ("no poll is due before" in text) == waits
         world.pass_time(20)
         before = len(world.due())
         world.finder(catch_up=catch_up).find(Before())
-        assert (len(world.due()) > before) != said
+        assert (len(world.due()) > before) != waits
+        ask_all(world, Counting())
 
 
 # Reading

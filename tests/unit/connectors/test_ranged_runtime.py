@@ -57,7 +57,8 @@ class MemoryInput(RangedInput):
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         self._memory.asked.put(partition)
-        yield pa.record_batch({"seq": pa.array(range(start, end), pa.int64())})
+        _, size = self._memory.partitions[partition]
+        yield pa.record_batch({"seq": pa.array(range(start, min(end, size)), pa.int64())})
 
 
 @given(st.text(min_size=1, max_size=20), st.from_regex(r"[A-Za-z0-9_-]{1,30}", fullmatch=True))
@@ -93,8 +94,9 @@ def test_partition_is_found_and_read_under_its_own_name() -> None:
     assert memory.asked.get_nowait() == "c d:é.txt"
 
 
-def test_events_of_a_replaced_partition_are_not_passed_on() -> None:
-    memory = Memory({"p": ("i2", 3)})
+@pytest.mark.parametrize("size", [3, 0])
+def test_events_of_a_replaced_partition_are_not_passed_on(size: int) -> None:
+    memory = Memory({"p": ("i2", size)})
     with pytest.raises(CorruptError, match=f"p {REPLACED}"):
         list(RangedReader(MemoryInput, memory).read(Range("p.i1@memory", 0, 3), "i1"))
     assert RangedFinder(MemoryInput(memory)).bounds(["p.i1@memory"]) == {}

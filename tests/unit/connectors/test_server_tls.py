@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -243,7 +244,8 @@ def test_revocation_counts_although_another_file_is_invalid(authority: Authority
 def test_failure_of_a_refresh_is_logged_once_until_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    outcomes = [KeyError("a"), KeyError("a"), KeyError("b"), None, KeyError("b")]
+    caplog.set_level(logging.INFO)
+    outcomes = [KeyError("a"), KeyError("a"), KeyError("b"), None, None, KeyError("b")]
 
     async def test() -> None:
         async def step() -> None:
@@ -257,6 +259,7 @@ def test_failure_of_a_refresh_is_logged_once_until_it_ends(
 
     run(test)
     assert tracebacks(caplog) == 3
+    assert caplog.messages.count("TLS files and secrets are refreshed again") == 1
 
 
 def test_list_with_an_unreadable_issuer_leaves_the_previous_one_in_use(

@@ -184,7 +184,9 @@ def test_driver_keeps_failed_members_across_claims_and_tasks() -> None:
     assert sink.written([row(1, 3, m0="away"), row(2, 4, m0="away", m1="busy")]) == Written(7)
     for other in (sink, sink_of(spec), sink_of(spec, TaskRevision("web", "1", 2))):
         assert staged(other).ready == (2,)
-        assert other.trouble == ("sinks[0].first_of: in back-off: [0] noop: away; [1] noop: busy")
+        assert other.trouble == (
+            "sinks[0].first_of: failed when last tried: [0] noop: away; [1] noop: busy"
+        )
     elsewhere = sink_of(spec, replace(TASK, flow="other"))
     assert (staged(elsewhere).ready, elsewhere.trouble) == ((0, 1, 2), "")
     assert sink.written([row(0, 3), row(1, 1)]) == Written(4)

@@ -19,7 +19,6 @@ from flumeng.config.client_tls import ClientTls
 from flumeng.connectors.forward import syslog_text
 from flumeng.connectors.forward.options import ForwardTcp
 from flumeng.connectors.forward.sink import Forward, framed
-from flumeng.connectors.polls.http_client import _ssl_context
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
@@ -144,4 +143,4 @@ def test_unusable_certificate_of_a_client_is_named_instead_of_the_authority(
     with pytest.raises(UserError, match=f"^tls: {certificate} and {key}: "):
         list(Forward(options)(iter([events])))
     with pytest.raises(UserError, match=f"^tls: {certificate} and {key}: "):
-        _ssl_context(tls)
+        tls.context()

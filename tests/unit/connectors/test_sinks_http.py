@@ -108,3 +108,6 @@ def test_missing_authority_file_is_wrong_input_and_no_silent_server(tmp_path: Pa
         endpoint = Endpoint(url, "POST", (), str(tmp_path / "ca.pem"), 5.0)
         with pytest.raises(UserError, match=rf"cannot read {tmp_path}/ca.pem: No such file"):
             reach(endpoint)
+        (tmp_path / "ca.pem").write_text("no certificate")
+        with pytest.raises(UserError, match=rf"cannot read {tmp_path}/ca.pem: .*no certificate"):
+            reach(endpoint)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from flumeng.config import CollectPlace, Place
-from flumeng.control.planner import Action, Planner, plan
+from flumeng.control.planner.actions import Action
 from flumeng.control.planner.effects import applied
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from zkschema.records import COLLECT, Flow, Journal, Node, NodeStatus, Partition, TaskStatus

@@ -35,6 +35,7 @@ from zkschema import paths, records
 BY = ("a", "", 0.0)
 HEAD = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\n"
 SIMPLE = HEAD + "sinks:\n  - noop\n"
+LINES = "multiline: {preset: java}\n"
 WITH = SIMPLE + "  - {files: {path: /data/web}, isolated: true}\n"
 TREE = (
     HEAD
@@ -262,14 +263,35 @@ def test_a_new_part_begins_where_its_flow_is(store: FakeStore) -> None:
 
 
 def test_new_part_of_joined_lines_begins_at_the_emitted_position(store: FakeStore) -> None:
-    lines = "multiline: {preset: java}\n"
-    apply_flow(Operator(store, *BY), SIMPLE + lines)
+    apply_flow(Operator(store, *BY), SIMPLE + LINES)
     joined = records.Joined(offset=700, emitted=720, rules="r")
     acked(store, "web", A, 700, joined=joined)
-    apply_flow(Operator(store, *BY), WITH + lines)
+    apply_flow(Operator(store, *BY), WITH + LINES)
     ack = store.read(ack_path("web~files", f"{A}@flow"))
     assert ack is not None
     assert (ack.value.epoch, ack.value.offset, ack.value.emitted) == (0, 700, 720)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "start"),
+    [("", LINES, 900), (LINES, "", 700), (LINES, LINES, 700)],
+    ids=["added", "removed", "kept"],
+)
+def test_start_of_a_new_part_depends_on_the_revision_that_decided_the_batch(
+    store: FakeStore, before: str, after: str, start: int
+) -> None:
+    """That revision repeats the batch, for all its sinks, so a new part begins behind it. With
+    ``multiline`` nobody knows before where its last event begins: the part skips none."""
+    apply_flow(Operator(store, *BY), SIMPLE + before)
+    acked(store, "web", A, 700)
+    decided = records.Intent(
+        epoch=3, series="s", number=4, revision=1, splits=1, ranges={A: (700, 900)}
+    )
+    store.write(paths.intent("web", "collect.0"), decided, ABSENT)
+    apply_flow(Operator(store, *BY), WITH + after)
+    (found,) = discovered.read(store, ["web~files"])
+    assert isinstance(found, Versioned)
+    assert {name: one.start for name, one in found.value.partitions.items()} == {f"{A}@flow": start}
 
 
 def test_parts_are_updated_and_rolled_back_with_their_flow(store: FakeStore) -> None:

@@ -19,7 +19,7 @@ from flumeng.control.master.journal_access import (
     CHECKS,
     JournalAccess,
 )
-from flumeng.control.planner import Replicate
+from flumeng.control.planner.actions import Replicate
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, AccessList, Path, Version, tree
 from flumeng.platform.errors import ForbiddenError

@@ -258,6 +258,18 @@ def test_live_znode_without_a_valid_record_does_not_count(secured: Secured) -> N
     assert not thief.exists(paths.live_node("n1"))
 
 
+def test_live_znode_of_a_newer_flumeng_is_kept_though_it_is_not_proven(secured: Secured) -> None:
+    """As during an upgrade, when a node is newer than a master."""
+    store = FakeStore(secured.tree)
+    secured.node("n1", store).register()
+    store.write(paths.live_node("n1"), LIVE, ABSENT)
+    secured.tree.znodes[str(paths.live_node("n1"))].data = b'{"v": 99}'
+    for _ in range(3):
+        secured.master.tick()
+    assert store.exists(paths.live_node("n1"))
+    assert not secured.master._reader.snapshot().nodes["n1"].live
+
+
 def test_node_that_was_not_admitted_is_not_live(secured: Secured) -> None:
     """Also once it is expelled: a live znode of before counts no longer."""
     node = secured.node("n1", FakeStore(secured.tree))

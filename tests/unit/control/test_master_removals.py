@@ -13,7 +13,7 @@ from flumeng.control.master.daemon import Master
 from flumeng.control.master.execution import carry_out
 from flumeng.control.master.removals import PORTION, Removals
 from flumeng.control.master.tidying import remove_gone
-from flumeng.control.planner import Drop, Release
+from flumeng.control.planner.actions import Drop, Release
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, Path, Remove, Store, Version, Write

@@ -10,18 +10,25 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands import flows
-from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.operator import KEEP_AUDIT, Operator
 from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
 from flumeng.control.master.repeated_messages import QUIET_SECONDS, RepeatedMessages
-from flumeng.control.planner import Action, Planner
+from flumeng.control.planner.actions import Action
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.reader import master_of
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Write
-from flumeng.platform.errors import ConflictError, FlumengError, UserError
+from flumeng.platform.errors import (
+    ConflictError,
+    FlumengError,
+    ForbiddenError,
+    UnavailableError,
+    UserError,
+)
 from tests.testkit.clock import Clock
 from tests.testkit.cluster import add_node, new_cluster, settle
-from tests.testkit.scripted_store import ScriptedStore, concerns, fail, puts
+from tests.testkit.scripted_store import ScriptedStore, concerns, fail, nothing, puts, removes
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath
@@ -316,3 +323,33 @@ def test_outage_and_its_end_are_logged_once(
     store.heal()
     assert ("INFO", "planning: no trouble for a minute") not in ticks(30)
     assert ticks(60).count(("INFO", "planning: no trouble for a minute")) == 1
+
+
+@pytest.mark.parametrize("error", [ForbiddenError, UnavailableError])
+def test_audit_that_cannot_be_trimmed_is_a_trouble_and_planning_goes_on(
+    store: FakeStore, error: type[UnavailableError]
+) -> None:
+    for number in range(KEEP_AUDIT + 1):
+        entry = records.Audit(who="a", command="c", reason="", time=float(number))
+        store.write(paths.audit(entry.name(f"{number:05d}")), entry, ABSENT)
+    refused = fail(error("no: `flumeng schema verify --fix`"), removes)
+    clock = Clock()
+    refusing = ScriptedStore(store.tree, before_commit=refused)
+    master = Master(refusing, "m1", clock)
+    for _ in range(5):
+        assert "cannot plan" not in (sentence := master.tick())
+        assert "waiting" not in sentence
+        clock.now += daemon.UPDATE_SECONDS
+    assert live(store, "m1").plans
+    assert "schema verify --fix" in live(store, "m1").troubles["audit"]
+    refusing.before_commit = nothing
+    clock.now += daemon.TRIM_SECONDS
+    master.tick()
+    master.tick()
+    assert "audit" not in master.troubles
+
+
+def test_refused_access_is_not_reported_as_waiting_for_zookeeper(store: FakeStore) -> None:
+    refused = fail(ForbiddenError("the ACL is old"), concerns(paths.live_master))
+    master = Master(ScriptedStore(store.tree, before_commit=refused), "m1", Clock())
+    assert master.tick() == "cannot plan: the ACL is old"

@@ -8,7 +8,7 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import Store, Version, Write
+from flumeng.control.zookeeper import Path, Store, Version, Write
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.cluster import new_cluster
 from tests.testkit.store import FakeStore
@@ -57,3 +57,20 @@ def test_command_without_an_answer_is_recognised_as_done() -> None:
 def test_command_without_an_answer_or_entry_is_reported_as_unknown() -> None:
     with pytest.raises(UnavailableError, match="the outcome is unknown"):
         apply(silent(does=False))
+
+
+class Departing(FakeStore):
+    """Loses its connection when a command is about to write."""
+
+    def children(self, path: Path) -> list[str]:
+        names = super().children(path)
+        if path == paths.audits():
+            self.cut()
+        return names
+
+
+def test_command_that_lost_the_connection_before_its_change_says_that_it_was_not_sent() -> None:
+    store = Departing()
+    new_cluster(store.tree)
+    with pytest.raises(UnavailableError, match="the change was not sent"):
+        apply(store)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flumeng.config import CollectPlace, Place, TaskRange
-from flumeng.control.planner import Planner, plan
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.snapshot.queues import lane_partition
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flumeng.config import CollectPlace, IngestPlace, Place, Rollout
-from flumeng.control.planner import Planner, Replan
+from flumeng.control.planner.actions import Replan
 from flumeng.control.planner.effects import applied
+from flumeng.control.planner.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from zkschema.records import (

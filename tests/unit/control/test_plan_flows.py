@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from flumeng.control.planner import Assign, plan
+from flumeng.control.planner.actions import Assign
 from flumeng.control.planner.capacity_index import CapacityIndex
+from flumeng.control.planner.planner import plan
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.unit.control.planning import SLOT, at_rest, carried_out, cluster, flow, node, obeyed

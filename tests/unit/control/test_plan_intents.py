@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flumeng.config import CollectPlace, Place
-from flumeng.control.planner import Planner, Replan, plan
+from flumeng.control.planner.actions import Replan
 from flumeng.control.planner.effects import applied
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.unit.control.planning import obeyed

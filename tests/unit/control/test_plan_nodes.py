@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flumeng.control.planner import Forget, Maintain, Planner, Replan, plan
+from flumeng.control.planner.actions import Forget, Maintain, Replan
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Unreadable
 from tests.unit.control.planning import at_rest, carried_out, cluster, flow, node, obeyed, owners

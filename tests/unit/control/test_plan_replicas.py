@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from flumeng.config.replicas import Replicas
-from flumeng.control.planner import Assign, Planner, Replicate, plan
+from flumeng.control.planner.actions import Assign, Replicate
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.unit.control.planning import at_rest, carried_out, cluster, flow, node, seen_by

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from flumeng.config import CollectPlace, IngestPlace, Place, Rollout
-from flumeng.control.planner import Revert, plan
+from flumeng.control.planner.actions import Revert
+from flumeng.control.planner.planner import plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Unreadable, Version
 from tests.unit.control.planning import (

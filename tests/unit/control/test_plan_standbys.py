@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 from flumeng.config import CollectPlace, Place, Rollout
-from flumeng.control.planner import Assign, Planner, plan
+from flumeng.control.planner.actions import Assign
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.unit.control.planning import settle

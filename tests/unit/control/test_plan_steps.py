@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.control.planner import Assign, Replan, plan
+from flumeng.control.planner.actions import Assign, Replan
+from flumeng.control.planner.planner import plan
 from flumeng.control.planner.steps import steps
 from flumeng.control.snapshot.task_map import BUCKETS, Tasks
 from flumeng.control.zookeeper import Version

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from flumeng.config import CollectPlace, Place
-from flumeng.control.planner import Planner, Replan, plan
+from flumeng.control.planner.actions import Replan
+from flumeng.control.planner.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks
 from flumeng.control.zookeeper import Version

@@ -25,5 +25,5 @@ def test_row_size_limit_counts_rows_that_are_returned_together() -> None:
     one_large = [rows(10, 100), rows(1, 1_000_000), *[rows(ROWS_AT_ONCE, 100)] * 3]
     assert list(require_small_rows(iter(one_large))) == one_large
     for large in ([rows(ROWS_AT_ONCE, size)], [rows(1, 1_000_000)] * 100):
-        with pytest.raises(LargeRowsError):
+        with pytest.raises(LargeRowsError, match="rows for Spark SQL have"):
             list(require_small_rows(iter(large)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,12 +11,13 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config.tables import MOST_ROWS, Jdbc, LookupTable
+from flumeng.config.tables import MOST_ROWS, SILENT_SECONDS, Jdbc, LookupTable
 from flumeng.filters import table_reader
 from flumeng.filters.lookup import Directory, LookupStage
 from flumeng.filters.refreshed_table import RefreshedTable, require_unique
@@ -72,6 +74,18 @@ def test_no_two_keys_of_several_columns_are_taken_for_each_other() -> None:
     events: dict[str, Sequence[Any]] = {"a": [a for a, _ in grid], "b": [b for _, b in grid]}
     found = [row["row"] for row in looked_up(events, table, ("a", "b"))]
     assert found == [None if row % 2 else row for row in range(len(grid))]
+
+
+def test_keys_of_many_columns_with_many_values_are_not_taken_for_each_other() -> None:
+    """The product of the numbers of values is over 2**64."""
+    names = ("a", "b", "c", "d", "e")
+    numbers = pa.array(range(65_536))
+    first = pc.bit_wise_and(numbers, 1)
+    others = dict.fromkeys(names[1:], numbers)
+    table = pa.table({"a": first, **others, "row": numbers})
+    events: dict[str, Sequence[Any]] = {name: [0, 0, 65_535, 65_535] for name in names}
+    events["a"] = [0, 1, 1, 0]
+    assert [row["row"] for row in looked_up(events, table, names)] == [0, None, 65_535, None]
 
 
 KEYS = st.one_of(st.none(), st.integers(0, 4))
@@ -256,7 +270,10 @@ def test_a_table_that_cannot_be_read_again_is_used_until_it_is_stale(error: Exce
     assert source.table.trouble == ""
 
 
-def test_unexpected_error_of_a_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_error_of_a_read_is_logged_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     source = Source()
     source.at(0)
     source.answer = KeyError("app")
@@ -264,6 +281,9 @@ def test_unexpected_error_of_a_read_is_logged_once(caplog: pytest.LogCaptureFixt
         assert source.at(seconds) == "first"
     assert source.reads == 4
     assert tracebacks(caplog) == 1
+    source.answer = "second"
+    assert source.at(130) == "second"
+    assert caplog.messages[-1].endswith(" can be read again")
 
 
 def test_a_table_that_was_never_there_holds_up_the_batch() -> None:
@@ -315,17 +335,17 @@ def test_number_of_hanging_reads_is_bounded() -> None:
     assert source.reads == 4
     hang.set()
     wait_for(lambda: source.table._reads == 0)
-    source.answer = "there"
+    source.answer, source.table.first_seconds = "there", 10.0
     assert source.at(2000) == "there"
 
 
 def test_silent_database_is_given_up_unless_configured_otherwise() -> None:
     url = "jdbc:postgresql://db/shop"
-    assert Jdbc(url, "apps").all_properties == {"socketTimeout": "90"}
+    assert Jdbc(url, "apps").properties_within(SILENT_SECONDS) == {"socketTimeout": "90"}
     mysql = {"socketTimeout": "90000", "useCursorFetch": "true"}
-    assert Jdbc("jdbc:mysql://db/shop", "apps").all_properties == mysql
+    assert Jdbc("jdbc:mysql://db/shop", "apps").properties_within(SILENT_SECONDS) == mysql
     given = {"socketTimeout": "7", "sslmode": "require"}
-    assert Jdbc(url, "apps", properties=given).all_properties == given
+    assert Jdbc(url, "apps", properties=given).properties_within(SILENT_SECONDS) == given
 
 
 def test_jdbc_url_gives_the_place_for_the_policy_and_the_spark_driver() -> None:

@@ -332,7 +332,11 @@ def test_file_that_names_the_key_is_private_and_holds_no_key(tmp_path: Path) -> 
     file = directory / FILE
     assert file.stat().st_mode & 0o777 == 0o600
     assert REFERENCE in file.read_text()
-    for damaged, why in (('{"key": 5}', "it names no key"), ("[]", "it holds no JSON object")):
+    for damaged, why in (
+        ("{}", "it names no key"),
+        ('{"key": 5}', "it names no key"),
+        ("[]", "it holds no JSON object"),
+    ):
         file.write_text(damaged)
         with pytest.raises(CorruptError, match=f"{why}; restore it"):
             Journal.open(directory)

@@ -17,7 +17,9 @@ from crc32c import crc32c
 
 from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log.frame import HEADER_BYTES
+from flumeng.journal.log.inspection import dump, inspect
 from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.repair import repair
 from flumeng.platform.errors import CorruptError, UserError
 from tests.testkit.journal import FaultyDisk, KilledError, numbered_events
 
@@ -184,6 +186,25 @@ def test_i17_damage_in_a_frame_header_of_a_sealed_segment_names_the_place(tmp_pa
         with pytest.raises(CorruptError, match=f"{oldest.name} at byte {second}"):
             list(journal.read(start, journal.safe))
     journal.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
+def test_errors_of_a_damaged_disk_or_file_system_are_damage(tmp_path: Path, code: int) -> None:
+    path, disk = written(tmp_path, frames=3), FaultyDisk()
+    disk.failing_sync = code
+    with pytest.raises(CorruptError, match=f"cannot open the journal {path}"):
+        Journal.open(path, disk=disk)
+
+
+@pytest.mark.parametrize("name", ["x.segment", "5.segment", "-1.segment", ".segment"])
+def test_another_file_named_like_a_segment_is_refused(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, frames=3)
+    (path / name).touch()
+    for use in (Journal.open, inspect, repair, lambda path: list(dump(path))):
+        with pytest.raises(UserError, match=f"{name} is no segment of the journal: move it"):
+            use(path)
+    (path / name).unlink()
+    Journal.open(path).close()
 
 
 def test_unreadable_bytes_are_damage_with_file_and_position(tmp_path: Path) -> None:

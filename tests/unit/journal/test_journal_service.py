@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, cast
 
@@ -29,6 +30,31 @@ class Unreadable:
         self.loads += 1
         if self.loads > 1:
             raise UserError("node.pem cannot be read")
+
+
+class Recovering(Unreadable):
+    def load(self) -> None:
+        self.loads += 1
+        if 1 < self.loads < 4:
+            raise UserError("node.pem cannot be read")
+
+
+class KeepsServing(ActionServer):
+    def _renew(self, own: object) -> None:
+        """Keep the server: it has no certificate to renew."""
+
+
+def test_end_of_an_unusable_certificate_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(service, "LOOK_SECONDS", 0.01)
+    keystore = Recovering()
+    server = KeepsServing("127.0.0.1", {}, keystore=cast("Keystore", keystore))
+    again = f"server {server.address}: the certificate can be read again"
+    wait_for(lambda: again in caplog.messages)
+    server.stop()
+    assert len(caplog.messages) == 2
 
 
 def test_unusable_new_certificate_is_logged_once(

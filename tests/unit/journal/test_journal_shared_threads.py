@@ -352,3 +352,13 @@ def test_jobs_that_only_wait_do_not_count_as_busy() -> None:
         one.job.wake()
     wait_for(lambda: all(one.runs > 3 for one in idle))
     assert threads.busy == 0
+
+
+@pytest.mark.slow
+def test_jobs_at_rest_no_longer_count_as_busy() -> None:
+    """Else the first event after a rest would wait for others that have none."""
+    threads = SharedThreads(4, "test")
+    job = Counted(threads, wait=0.01).job
+    job.has_work()
+    assert threads.busy == 1
+    wait_for(lambda: threads.busy == 0)

@@ -17,7 +17,7 @@ import pytest
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.journal.log.frame import FrameHeader, identity
 from flumeng.journal.replicas.replica_lag import LATE_SECONDS, RESEND_SECONDS
-from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replicas.replicated_journal import ASK_AGAIN_SECONDS, ReplicatedJournal
 from flumeng.journal.replication.membership import Membership
 from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.errors import CorruptError, UnavailableError
@@ -42,6 +42,9 @@ class LossyDisk(SmallDisk):
     failing: int | None = None
     """The errno of syncs of segments."""
 
+    stuck = False
+    """Whether syncs of checkpoints fail."""
+
     def __init__(self) -> None:
         self.failed = 0
         self._medium: dict[int, bytearray] = {}
@@ -60,6 +63,8 @@ class LossyDisk(SmallDisk):
         if self.failing is not None and is_segment(fd):
             self.failed += 1
             raise OSError(self.failing, os.strerror(self.failing))
+        if self.stuck and Path(f"/proc/self/fd/{fd}").readlink().name == "checkpoint":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         medium = self._medium.get(inode, bytearray())
         for offset, data in dirty:
             medium.extend(bytes(max(0, offset + len(data) - len(medium))))
@@ -206,6 +211,49 @@ def test_replica_whose_sync_failed_leaves_and_comes_back_with_its_disks_events(
     assert (site.journal.next_seq, frames_of(site.journal)[-1]) == (end, (10, 20))
 
 
+def fail_to_cut(world: World) -> ReplicatedJournal:
+    """n3 cannot cut events that n2, the primary since, lacks: 20 are in memory, 10 on disk."""
+    take(world["n1"])
+    world.settle()
+    world.away = {"n2"}
+    take(world["n1"])
+    world.deliver()
+    world.away = {"n1"}
+    promote(world, "n2")
+    site = world.sites["n3"]
+    assert isinstance(site.disk, LossyDisk)
+    site.disk.failing = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        world.settle()
+    site.disk.failing = None
+    return site.journal
+
+
+def test_replica_that_could_not_be_cut_counts_only_once_it_was_reopened(world: World) -> None:
+    """A cut that is only held after that leaves its disk in the same state."""
+    replica = fail_to_cut(world)
+    world.sites["n3"].disk.full = True
+    with pytest.raises(HeldError):
+        replica.cut(10)
+    world.sites["n3"].disk.full = False
+    assert world["n2"].reconnected("n3")
+    [message] = [message for *_, node, message in world.mail if node == "n3"]
+    assert replica.take(message, [], {}) == []
+    replica.tick(world.now)
+    assert (replica.next_seq, frames_of(replica)) == (10, [(0, 10)])
+    assert replica.take(message, [], {}) != []
+
+
+def test_replica_that_could_not_be_cut_leads_only_once_it_was_reopened(world: World) -> None:
+    replica = fail_to_cut(world)
+    world.away = {"n1", "n2"}
+    world.change(world.membership.promoted_unclean(replica.replica_id, "m"))
+    world.settle()
+    assert not replica.leads
+    world.look(2 * ASK_AGAIN_SECONDS)
+    assert (replica.leads, replica.next_seq) == (True, 10)
+
+
 def test_failing_disk_is_tried_ever_more_rarely(world: World) -> None:
     _, disk, _ = fail(world, errno.ENOSPC)
     tries = []
@@ -214,6 +262,20 @@ def test_failing_disk_is_tried_ever_more_rarely(world: World) -> None:
         world.look(1.0)
         tries += [second] * (disk.failed - before)
     assert tries == [0, 1, 3, 7, 15]
+
+
+def test_replica_whose_checkpoint_cannot_be_synced_is_not_damaged_and_tried_again(
+    world: World,
+) -> None:
+    """A damaged one is renamed, and its events are sent again."""
+    site, disk, end = fail(world, errno.ENOSPC)
+    disk.failing, disk.stuck = None, True
+    world.look(FIRST_SECONDS)
+    assert site.journal.damaged == ""
+    disk.stuck = False
+    world.look(MOST_SECONDS)
+    world.look(2 * RESEND_SECONDS)
+    assert (site.journal.next_seq, world.in_sync) == (end, list(NODES))
 
 
 def test_reopened_replica_without_its_synced_events_is_recreated(world: World) -> None:

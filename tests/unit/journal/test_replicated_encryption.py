@@ -8,6 +8,7 @@ readers the taken events or nothing, and that it goes on once its key is there.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -253,7 +254,7 @@ def test_replica_that_leads_is_read_with_the_secret_of_its_node(
     nothing_is_in_plain_text(tmp_path)
 
 
-def test_search_that_fails_again_and_again_is_logged_once(
+def test_search_that_fails_again_and_again_is_logged_once_and_so_is_its_end(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_cipher: object, _named: object) -> None:
@@ -263,6 +264,11 @@ def test_search_that_fails_again_and_again_is_logged_once(
     searching = search(lead(world))
     searching.search()
     assert tracebacks(caplog) == 1
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(JournalCipher, "search", lambda _cipher, _named: None)
+    searching.search()
+    searching.search()
+    assert caplog.text.count("its key can be searched again") == 1
 
 
 def test_missing_secret_makes_readers_wait_and_is_named(

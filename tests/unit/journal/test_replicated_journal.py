@@ -6,11 +6,13 @@ and that a former primary confirms nothing, whichever events it has.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +25,27 @@ from flumeng.journal.replicas.replica_lag import LATE_SECONDS, RESEND_SECONDS
 from flumeng.journal.replicas.replicated_journal import ASK_AGAIN_SECONDS
 from flumeng.platform.errors import UserError
 from tests.testkit.journal import numbered_events
-from tests.unit.journal.replicas_world import NAME, NODES, World, bodies, promote, seqs, take
+from tests.unit.journal.replicas_world import (
+    NAME,
+    NODES,
+    SmallDisk,
+    World,
+    bodies,
+    promote,
+    seqs,
+    take,
+)
+
+
+class UnnamedDisk(SmallDisk):
+    """``unnamed``: no file with the id and lineage of a replica can be written."""
+
+    unnamed = False
+
+    def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
+        if self.unnamed and Path(f"/proc/self/fd/{fd}").readlink().stem == "replica":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(fd, parts, offset)
 
 
 @pytest.fixture
@@ -98,6 +120,46 @@ def test_promoted_replica_with_a_full_disk_leads_once_there_is_room(world: World
     assert not world["n2"].leads
     world.sites["n2"].disk.full = False
     world["n2"].tick(world.now + ASK_AGAIN_SECONDS + 1.0)
+    assert world["n2"].leads
+
+
+def test_replica_leads_another_lineage_once_that_is_on_its_disk(world: World) -> None:
+    """Killed with the old one, it would empty itself as the next primary's replica in sync."""
+    end = take(world["n1"])
+    world.settle()
+    world.look(2 * RESEND_SECONDS)
+    site, disk = world.sites["n2"], UnnamedDisk()
+    site.disk = disk
+    site.again()
+    disk.unnamed = True
+    world.away = {"n1"}
+    world.change(world.membership.promoted_unclean(world.id("n2"), "m"))
+    with pytest.raises(HeldError, match="its new lineage cannot be written: No space left"):
+        world.tell()
+    assert not world["n2"].leads
+    disk.unnamed = False
+    world.look(ASK_AGAIN_SECONDS + 1.0)
+    world.look(2 * RESEND_SECONDS)
+    disk.unnamed = True
+    assert (world["n2"].leads, world.in_sync) == (True, ["n2", "n3"])
+    promote(world, "n3")
+    world.settle()
+    world.look(2 * RESEND_SECONDS)
+    assert world.in_sync == ["n2", "n3"]
+    site.again()
+    world.tell()
+    world.deliver()
+    assert (world["n2"].lineage, world["n2"].next_seq) == ("m", end)
+
+
+def test_replica_in_its_lineage_leads_with_a_full_disk(world: World) -> None:
+    """Its checkpoint may be written later."""
+    site, disk = world.sites["n2"], UnnamedDisk()
+    site.disk = disk
+    site.again()
+    disk.unnamed = True
+    promote(world, "n2")
+    world.settle()
     assert world["n2"].leads
 
 

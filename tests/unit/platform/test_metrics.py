@@ -24,7 +24,7 @@ from flumeng.platform.metrics.endpoint import CONNECTIONS, Endpoint
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.metrics.histogram import Histogram
 from flumeng.platform.metrics.instruments import HEALTH, METRICS, Instruments
-from flumeng.platform.metrics.page import OTHER_FLOWS, FlowLabels, Page, merged
+from flumeng.platform.metrics.page import MOST_FLOWS, OTHER_FLOWS, FlowLabels, Page, merged
 from flumeng.platform.metrics.table import Metric, Reading
 from flumeng.platform.options.patterns import check_name
 from tests.testkit.clock import Clock
@@ -94,6 +94,33 @@ def test_total_of_flows_without_a_label_never_falls() -> None:
     assert taken(a=6, b=2) == {"a": 6, OTHER_FLOWS: 33}, "b began again"
     assert taken(b=3) == {"b": 3}, "a label is free"
     assert taken(b=4, d=7) == {"b": 4, OTHER_FLOWS: 40}
+
+
+def test_failed_readings_do_not_add_to_the_total_of_flows_without_a_label() -> None:
+    page = Page("p")
+    late = Histogram((1.0,))
+    late.add(0.5)
+    broken = False
+
+    def readings() -> Iterator[Reading]:
+        for number in range(MOST_FLOWS + 1):
+            yield TAKEN.of(5, f"flow-{number:03}")
+            yield LATE.of(late, f"flow-{number:03}")
+        if broken:
+            raise OSError("no disk")
+
+    def of_flows() -> dict[tuple[str, ...], float]:
+        found = samples(page.text())
+        return {key: value for key, value in found.items() if key[0].startswith("flumeng_test")}
+
+    page.add(lambda: [TAKEN.of(1, "z")])
+    page.add(readings)
+    before = of_flows()
+    broken = True
+    of_flows()
+    broken = False
+    assert of_flows() == before
+    assert before["flumeng_test_taken_total", "p", OTHER_FLOWS] == 6
 
 
 def test_histograms_of_unlabelled_flows_are_summed_and_never_decrease() -> None:

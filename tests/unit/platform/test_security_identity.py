@@ -164,6 +164,11 @@ def test_no_certificate_outlives_its_authority(certificates: Certificates) -> No
         )
 
 
+def test_host_that_is_not_ascii_is_refused(certificates: Certificates) -> None:
+    with pytest.raises(UserError, match=r"the host bücher\.example is not ASCII"):
+        certificates.folder("node", hosts=["bücher.example"])
+
+
 def test_authority_of_the_user_is_accepted(tmp_path: Path) -> None:
     given = new_authority("company", NOW)
     loaded = load_authority(given.pem, private_pem(given.key))

@@ -174,7 +174,7 @@ def test_hung_loop_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     clock = Clock()
     health = Health(60.0, clock)
     dog = Watchdog("master", health, clock=clock, end=end)
-    health.on_turn(dog._report)
+    health.on_turn = dog._report
     health.turned()
     assert systemd.reported() == "READY=1\nWATCHDOG=1"
     checked(60, dog, clock)

@@ -88,8 +88,11 @@ def test_a_newer_version_is_refused_by_name() -> None:
     [
         (b"{", "not JSON"),
         (b"[]", "expected a JSON object"),
-        (b'{"epoch":1,"offset":0}', 'the format version, field "v", is missing or not a whole'),
-        (b'{"v":"1","epoch":1,"offset":0}', 'field "v", is missing or not a whole number'),
+        (b'{"epoch":1,"offset":0}', 'the format version, field "v", is missing or not a positive'),
+        (b'{"v":"1","epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
+        (b'{"v":true,"epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
+        (b'{"v":-1,"epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
+        (b'{"v":0,"epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
         (b'{"v":1,"epoch":1}', "Ack.offset: the field is missing"),
         (b'{"v":1,"epoch":1,"offset":"7"}', "Ack.offset: expected int, got str"),
         (b'{"v":1,"epoch":true,"offset":7}', "Ack.epoch: expected int, got bool"),
