@@ -7,6 +7,7 @@ All commands of a page run in one bash, so that what one exports the next one ha
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+END_SECONDS = 30.0
 MARK = "-- the command has ended with"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -90,6 +92,12 @@ class Bash:
         finally:
             alarm.cancel()
         raise TimeoutError(f"no end within {seconds:g} s, after\n{''.join(printed)}")
+
+    def end(self) -> None:
+        """End the shell, with the jobs that its commands left in the background."""
+        with contextlib.suppress(OSError, TimeoutError):
+            self.run("kill $(jobs -p); wait", END_SECONDS)
+        self.close()
 
     def close(self) -> None:
         assert self._process.stdin is not None

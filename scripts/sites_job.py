@@ -1,8 +1,8 @@
 """Three data centres on this machine: a ZooKeeper, a master and a node each, and an inventory.
 
 The inventory is that of ``conf/sites``; what only real data centres have is exchanged: addresses,
-paths, times, windows of the week. Every command of ``docs/sites.md`` is run on them as it is
-written, and what it prints is compared with the page. Ends with 0 only when all of it agrees.
+paths, times, windows of the week. Every command of ``docs/tutorials/three-sites.md`` is run on them
+as it is written, and what it prints is compared with the page. Ends with 0 only when all agrees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flumeng.agent.standalone import embedded
 from flumeng.agent.standalone.standalone import NODE
 
 TOP = Path(__file__).parent.parent
-PAGE = TOP / "docs" / "sites.md"
+PAGE = TOP / "docs" / "tutorials" / "three-sites.md"
 EXAMPLE = TOP / "conf" / "sites"
 BIN = Path(sys.executable).parent
 COMMAND_SECONDS = 120.0
