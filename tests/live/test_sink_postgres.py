@@ -192,7 +192,7 @@ def test_writer_that_hangs_with_its_lock_is_ended_by_the_next(postgres: RealPost
     connection = Connection(to.server)
     zombie = Transaction(connection, to, Claim(SECOND, "sinks[0].sql", 0))
     zombie.write(events(1, 4), refuse_nothing)
-    write(to, SECOND, events(1, 4))
+    write(to, SECOND, events(1, 4), patience_seconds=30.0)
     with pytest.raises(UnavailableError):
         zombie.commit()
     connection.close()

@@ -321,7 +321,10 @@ class HttpApp:
             parsed = asyncio.get_running_loop().run_in_executor(_parsers(), parse)
         except RuntimeError as error:  # no new thread
             raise MemoryError(str(error)) from error
-        return await parsed
+        try:
+            return await parsed
+        finally:
+            del parsed  # else a failed one and this frame keep each other, with the whole body
 
     def _require_ready(self) -> None:
         if self._stopping:
