@@ -10,4 +10,5 @@ options = {
     "secret_access_key": "example-key",
 }
 table = DeltaTable("s3://lake/s3-access", storage_options=options)
-print(table.to_pyarrow_table().to_pandas().T)
+for row in table.to_pyarrow_table().to_pylist():
+    print(row)
