@@ -17,6 +17,7 @@ FILES = sorted(
     [*TOP.glob("*.md")]
     + [file for folder in ("docs", "conf") for file in (TOP / folder).rglob("*.*")]
     + list((TOP / "flumeng").rglob("README.md"))
+    + list((TOP / "examples").rglob("README.md"))
     + [file for folder in ("flumeng", "cli", "zkschema") for file in (TOP / folder).rglob("*.py")]
 )
 QUOTED = re.compile(r"`flumeng ([a-z][^`]*)`")
@@ -92,7 +93,7 @@ def test_every_path_that_the_docs_name_is_there() -> None:
 
 def test_every_link_of_the_docs_leads_to_a_file_and_a_heading() -> None:
     pages = [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
-    pages += (TOP / "flumeng").rglob("README.md")
+    pages += [*(TOP / "flumeng").rglob("README.md"), *(TOP / "examples").rglob("README.md")]
     wrong = [
         f"{page.relative_to(TOP)}: {path}{anchor}"
         for page in pages
