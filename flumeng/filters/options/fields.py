@@ -13,7 +13,8 @@ _NAME = r"(?:[^\s.`]+|`[^`]+`)"
 _FIELD = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?:\s+(\S.*))?")
 _TYPE = re.compile(
     r"(STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE|"
-    r"TIMESTAMP|STRUCT|ARRAY|MAP)\b"
+    r"TIMESTAMP|STRUCT|ARRAY|MAP)\b",
+    re.IGNORECASE,
 )
 _NAMES = re.compile(_NAME)
 
@@ -49,7 +50,8 @@ def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Nam
                 f'expected a path and optionally a type, like "took.ms BIGINT", not {text}'
             )
         path = tuple(name.strip("`") for name in _NAMES.findall(match[1]))
-        by_column[column] = Named(path, (match[2] or "STRING").upper())
+        kind = match[2] or "STRING"  # the names in a STRUCT stay as they are
+        by_column[column] = Named(path, kind if "<" in kind else kind.upper())
     return by_column
 
 

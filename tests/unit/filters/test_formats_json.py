@@ -112,6 +112,13 @@ def test_timestamp_too_large_for_seconds_is_refused_with_its_unit(number: str, u
     }
 
 
+def test_names_within_a_type_of_fields_keep_their_case() -> None:
+    kind = "array<struct<sku: STRING, Quantity: int>>"
+    body = b'{"o": {"items": [{"sku": "a", "Quantity": 2}]}}'
+    (found,) = read_bodies(Parse("json", fields={"items": f"o.items {kind}"}), body)
+    assert found == {"items": [{"sku": "a", "Quantity": 2}]}
+
+
 def test_a_long_value_is_cut_in_the_reason() -> None:
     (found,) = with_schema("v INT, w INT", b'{"v": "' + b"x" * 1000 + b'", "w": 1}')
     assert found["parse_error"] == f'json: v is no INT: "{"x" * 99}...'
