@@ -37,7 +37,7 @@ class Chosen:
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.names, self.every, self.labels))) != 1:
-            raise UserError("name the flows, or use --all or --label KEY=VALUE")
+            raise UserError("give either names of flows, or --all, or --label KEY=VALUE")
         if self.if_revision is not None and len(self.names) != 1:
             raise UserError("--if-revision goes with one flow")
 

@@ -78,21 +78,21 @@ def decode(kind: type[R], data: bytes) -> R:
     try:
         document = DECODER.decode(unpack(data).decode())
     except DecodeError as error:
-        raise DecodeError(f"{kind.__name__}: {error}") from error
+        raise DecodeError(f"{kind.__name__} record: {error}") from error
     except RecursionError as error:
-        raise DecodeError(f"{kind.__name__}: the JSON is nested too deeply") from error
+        raise DecodeError(f"{kind.__name__} record: the JSON is nested too deeply") from error
     except ValueError as error:
-        raise DecodeError(f"{kind.__name__}: the data is not JSON: {error}") from error
+        raise DecodeError(f"{kind.__name__} record: not JSON (UTF-8, finite): {error}") from error
     if not isinstance(document, dict):
-        raise DecodeError(f"{kind.__name__}: expected a JSON object")
+        raise DecodeError(f"{kind.__name__} record: expected a JSON object")
     version = document.pop("v", None)
     if type(version) is not int or version < 1:
         raise DecodeError(
-            f'{kind.__name__}: the format version, field "v", is missing or not a positive integer'
+            f'{kind.__name__} record: its format version "v" is missing or not a positive integer'
         )
     if version > kind.VERSION:
         raise NewerVersionError(
-            f"{kind.__name__}: the record has format version {version}, and this flumeng reads "
+            f"{kind.__name__} record: it has format version {version}, and this flumeng reads "
             f"only up to version {kind.VERSION}: upgrade this flumeng"
         )
     record = _record(kind, document, kind.__name__)

@@ -20,8 +20,7 @@ GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
 TYPE = pa.struct(
     [pa.field("values", pa.list_(pa.float64())), pa.field("counts", pa.list_(pa.int64()))]
 )
-"""Histograms as in Elasticsearch: ``values`` ascend, and ``counts`` has how many numbers each value
-represents."""
+"""Histograms as in Elasticsearch: ``values`` ascend, ``counts``: numbers that each represents."""
 _LOG_GAMMA = math.log(GAMMA)
 _ZERO = 1 << 20
 """Greater than the number of any bucket, so one number encodes bucket and sign."""

@@ -154,8 +154,7 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask,
 
 
 def _fraction(cursor: Cursor, where: Mask, seconds: Positions) -> Positions:
-    """Return the microseconds of ``.123`` or ``,123`` of ``seconds``; digits after the ninth are
-    ignored."""
+    """Return the microseconds of ``.123`` or ``,123`` of ``seconds``, from at most nine digits."""
     origin = cursor.places
     pointed = cursor.skip(".,") & where
     if not pointed.any():

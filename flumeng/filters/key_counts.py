@@ -90,8 +90,7 @@ class KeyCounts:
 
 
 def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
-    """Return the first row of each distinct key, and for each row the index of its key there. Nulls
-    are equal."""
+    """Return each distinct key's first row, and each row's index among them. Nulls are equal."""
     first = group = np.zeros(0, np.int64)
     for number, key in enumerate(keys):
         encoded = key.dictionary_encode("encode")

@@ -57,7 +57,8 @@ def _require_event(schema: pa.Schema) -> None:
     for field in EVENT_SCHEMA:
         if field.name not in schema.names or schema.field(field.name).type != field.type:
             raise UserError(
-                f"parse needs the column {field.name} as it was received: put parse first"
+                f"parse needs the column {field.name} as it was received: put parse before the "
+                "filter that changes or drops it"
             )
 
 

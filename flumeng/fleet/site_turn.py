@@ -59,9 +59,8 @@ class Link:
         self._store: Store | None = None
 
     def do(self, step: Callable[[Store], R]) -> R:
-        """Return the step's result. The step is repeated when the connection breaks, so it must be
-        idempotent. Raises ``UnavailableError`` after the site's time limit, ``ForbiddenError`` at
-        once."""
+        """Return the step's result. The step is repeated when the connection breaks: it must be
+        idempotent. Raises ``UnavailableError`` after the site's time limit, ``ForbiddenError``."""
         deadline = self._clocks.monotonic() + self._site.turn_seconds
         while True:
             try:

@@ -155,7 +155,7 @@ class Revert:
 
 @dataclass(frozen=True)
 class Await:
-    """Nothing can continue before a window of one of these sites opens: send a ``Tick`` then."""
+    """The wave waits only for shut windows of these sites: send a ``Tick`` when the first opens."""
 
     sites: tuple[str, ...]
 

@@ -32,9 +32,8 @@ class Backoff:
 
 
 class RetryTimer:
-    """The time of the next attempt on a failed disk; ``begin`` each one. The waits start over after
-    a success, or when an attempt begins MOST_SECONDS after it was due. ``now``: monotonic
-    seconds."""
+    """The time of the next attempt on a failed disk; ``begin`` each one. Waits start over after a
+    success, or an attempt that begins MOST_SECONDS too late. ``now``: monotonic seconds."""
 
     def __init__(self) -> None:
         self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)

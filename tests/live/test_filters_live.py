@@ -123,7 +123,7 @@ def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame: Frames) -> N
         (("*", "seq + 1 AS next"), None, False),
     ],
 )
-def test_identity_of_an_event_passes_every_filter(
+def test_identity_columns_stay_behind_parse_where_and_select(
     frame: Frames, chosen: tuple[str, ...], columns: list[str] | None, in_arrow: bool
 ) -> None:
     batch = ParseFilter(SYSLOG).apply(frame(*LINES, identified=True))

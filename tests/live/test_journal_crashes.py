@@ -1,8 +1,8 @@
 """A journal's process killed, or refused, at each single system call that changes its files.
 
-Protects I1 (acknowledged events survive), I3 (dense, no phantom), I4 (terms), I17 (torn tails),
-I19 (errors are final), I20 (order on disk) and I21 (a full disk is waited for) with the real kernel
-and strace in the place of a simulated disk.
+Acknowledged events survive without gaps or phantoms, terms rise, torn tails are cut, errors are
+final, the order on disk is kept and a full disk is waited for. The real kernel and strace are in
+the place of a simulated disk.
 
 Killed is right before the call, so every state between two calls is left behind once. Power cuts
 come at every third call; with FLUMENG_TEST_FULL set at every one, and in all ways that ext4 knows.
@@ -101,8 +101,7 @@ def read_told(told: Path) -> dict[str, int]:
 
 
 def check(path: Path, told: dict[str, int]) -> None:
-    """I1, I3, I4, I17, I20: all reported events are there, and no events beyond the attempted
-    ones."""
+    """All reported events are there, and none beyond the attempted ones."""
     if path not in Journal.find(path.parent):
         assert not told, f"the journal is gone, and was said to be at {told}"
         return
@@ -214,7 +213,7 @@ def test_spilled_events_survive_a_kill_before_any_write(place: Path, children: C
 @pytest.mark.parametrize(
     "fault", [*(f"{call}:error=EIO" for call in CALLS), f"{WRITES}:error=EROFS"]
 )
-def test_i19_error_of_any_call_is_final_or_harmless(
+def test_error_of_any_call_is_final_or_harmless(
     place: Path, children: Children, fault: str
 ) -> None:
     """Of a sync it is always final; nothing is acknowledged that is not there."""
@@ -224,7 +223,7 @@ def test_i19_error_of_any_call_is_final_or_harmless(
 
 
 @pytest.mark.parametrize("call", [WRITES, "/^mkdir", "/^rename"])
-def test_i21_full_disk_at_any_call_is_overcome_by_the_next_try(
+def test_full_disk_at_any_call_is_overcome_by_the_next_try(
     place: Path, children: Children, call: str
 ) -> None:
     """It goes on where it was, without being reopened."""
@@ -245,7 +244,7 @@ def power(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PowerCut]:
 @pytest.mark.parametrize("mode", range(3) if FULL else [PowerCut.FLUSH_NOTHING])
 @pytest.mark.parametrize("call", [WRITES, *SYNCS, *NAMES])
 @pytest.mark.parametrize("mess", [False, True], ids=["new", "recovering"])
-def test_i20_power_cut_before_any_call_loses_nothing_acknowledged(
+def test_power_cut_before_any_call_loses_nothing_acknowledged(
     power: PowerCut, children: Children, call: str, mode: int, mess: bool
 ) -> None:
     """Also when another process has recovered it and gone on in between."""

@@ -1,7 +1,7 @@
 """A journal on disks that are really full, really small, or turn read-only under it.
 
-Protects I19 and I21: nothing is acknowledged that is not there, and where space comes back the same
-journal goes on, without being reopened.
+Nothing is acknowledged that is not there, and where space comes back the same journal goes on,
+without being reopened.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def check(journal: Journal, end: int) -> None:
     journal.check()
 
 
-def test_i21_journal_on_a_completely_full_disk_is_trimmed_and_filled_again(small: Path) -> None:
+def test_journal_on_a_completely_full_disk_is_trimmed_and_filled_again(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     for _ in range(3):
         end = fill(journal)
@@ -105,7 +105,7 @@ def test_i21_journal_on_a_completely_full_disk_is_trimmed_and_filled_again(small
     again.close()
 
 
-def test_i21_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) -> None:
+def test_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     end = fill(journal)
     files = {file: file.read_bytes() for file in (small / ID).iterdir()}
@@ -125,7 +125,7 @@ def test_i21_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) ->
     again.close()
 
 
-def test_i21_segment_roll_continues_when_there_is_room_again(small: Path) -> None:
+def test_segment_roll_continues_when_there_is_room_again(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     while journal.bytes < SEGMENT_BYTES:
         append(journal)
@@ -141,7 +141,7 @@ def test_i21_segment_roll_continues_when_there_is_room_again(small: Path) -> Non
     journal.close()
 
 
-def test_i21_group_commit_waits_for_room_and_loses_nothing(small: Path) -> None:
+def test_group_commit_waits_for_room_and_loses_nothing(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     durable: list[int] = []
 
@@ -171,7 +171,7 @@ def test_i21_group_commit_waits_for_room_and_loses_nothing(small: Path) -> None:
     journal.close()
 
 
-def test_i21_short_write_is_truncated_and_repeated(tmp_path: Path) -> None:
+def test_short_write_is_truncated_and_repeated(tmp_path: Path) -> None:
     """RLIMIT_FSIZE makes the kernel write a part of the requested bytes."""
     journal = Journal.create(tmp_path, ID, keep_free_bytes=0)
     append(journal)
@@ -193,7 +193,7 @@ def test_i21_short_write_is_truncated_and_repeated(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_i19_disk_that_turns_read_only_fails_the_journal_and_loses_nothing(tmp_path: Path) -> None:
+def test_disk_that_turns_read_only_fails_the_journal_and_loses_nothing(tmp_path: Path) -> None:
     """As ext4 does after an error. Acknowledged events can be read, before and after."""
     image = tmp_path / "disk"
     with image.open("wb") as file:

@@ -120,7 +120,7 @@ def test_changed_durability_takes_another_journal_and_loses_nothing(worker: Work
 def test_full_journal_makes_senders_wait_and_loses_nothing(
     worker: WorkerProcess, durability: str
 ) -> None:
-    """I21, from the socket on: each event is there once when all is acked."""
+    """From the socket on: each event is there once when all is acked."""
     mark = 16 << 20
     worker.run(flow(durability, more="journal: {max_bytes: 16 MiB}\n"))
     (name,) = worker.journals("f")

@@ -1,7 +1,7 @@
 """Journals over real Flight sockets and under SIGKILL.
 
-Protects I1 and I2 (acknowledged events survive the process), I24 (nothing above ``safe`` leaves
-it), I16 on the wire, and that a reader gets its whole range or an error of the right kind.
+Acknowledged events survive the process, nothing above ``safe`` leaves it, damage on the wire is
+noticed, and a reader gets its whole range or an error of the right kind.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def test_range_is_read_completely_and_in_order(client: JournalClient) -> None:
         assert seqs(client.read(ID, start, end)) == list(range(start, end))
 
 
-def test_i24_nothing_above_safe_leaves_the_process(journal: Journal, client: JournalClient) -> None:
+def test_nothing_above_safe_leaves_the_process(journal: Journal, client: JournalClient) -> None:
+    """I24 of docs/explanation/replication.md."""
     end = journal.safe
     journal.append(numbered_events(end, ROWS))
     with pytest.raises(AboveSafeError):
@@ -191,7 +192,7 @@ def flip(frame: bytes) -> bytes:
     ],
     ids=["end", "begin", "middle", "all", "bit", "cut", "empty"],
 )
-def test_i16_dropped_or_altered_frames_on_the_wire_are_detected(
+def test_dropped_or_altered_frames_on_the_wire_are_detected(
     journal: Journal, tamper: Callable[[list[bytes]], list[bytes]], error: type[Exception]
 ) -> None:
     frames = [frame.to_pybytes() for window in journal.read_frames(0, 4 * ROWS) for frame in window]

@@ -1,7 +1,7 @@
 """Any bytes over Flight, at the server or at the client, give an error of the right kind, never
 wrong data, never much memory.
 
-Protects I16 and I22 on the wire. ``FLUMENG_TEST_EXAMPLES`` says how much is tried.
+``FLUMENG_TEST_EXAMPLES`` says how much is tried.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def test_unsupported_flight_calls_are_refused(raw: flight.FlightClient) -> None:
         writer.close()
 
 
-def test_i22_large_tickets_and_bodies_leave_no_memory_behind(
+def test_large_tickets_and_bodies_leave_no_memory_behind(
     raw: flight.FlightClient, server: JournalServer
 ) -> None:
     def send() -> None:
@@ -225,7 +225,7 @@ bounds = st.integers(-(2**31), 2**31 - 1) | st.integers(0, 60_000)
     damage=st.lists(st.tuples(st.integers(1, EVENTS // 50 - 1), bounds), max_size=3),
     flips=st.lists(st.integers(0, 2**18), max_size=2),
 )
-def test_i16_frames_with_wrong_bounds_or_flipped_bits_are_refused_or_right(
+def test_frames_with_wrong_bounds_or_flipped_bits_are_refused_or_right(
     liar: Liar,
     client: JournalClient,
     journal: Journal,
@@ -251,7 +251,7 @@ def test_i16_frames_with_wrong_bounds_or_flipped_bits_are_refused_or_right(
     assert table.combine_chunks() == pa.Table.from_batches(journal.read(0, EVENTS)).combine_chunks()
 
 
-def test_i16_frame_with_valid_checksums_and_invalid_events_is_refused(
+def test_frame_with_valid_checksums_and_invalid_events_is_refused(
     liar: Liar, client: JournalClient, frames: list[bytes]
 ) -> None:
     """More such frames are tried in `tests/props/test_journal_hostile.py`."""

@@ -1,7 +1,6 @@
 """Any bytes in a journal's files or in a ticket: a typed error, never wrong data.
 
-Protects I16, I17 and I22 against random damage. ``FLUMENG_TEST_EXAMPLES`` says how much of each
-kind is tried.
+The damage is random. ``FLUMENG_TEST_EXAMPLES`` says how much of each kind is tried.
 """
 
 from __future__ import annotations
@@ -191,7 +190,7 @@ def varied_journal() -> dict[str, bytes]:
         return {name: files[name] for name in files if name == NAME or name.endswith(SUFFIX)}
 
 
-def test_i16_of_thousands_of_flipped_bits_none_becomes_wrong_data(tmp_path: Path) -> None:
+def test_of_thousands_of_flipped_bits_none_becomes_wrong_data(tmp_path: Path) -> None:
     """Arrow alone takes four of five of them for other events."""
     files = varied_journal()
     path = tmp_path / ID

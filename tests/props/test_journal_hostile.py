@@ -1,7 +1,7 @@
 """Frames with right checksums and inconsistent events: from a writer with a bug, or made on
 purpose. A typed error and bounded memory, never a crash, never a value that is not there.
 
-Protects I16 and I22. ``FLUMENG_TEST_EXAMPLES`` says how much is tried.
+``FLUMENG_TEST_EXAMPLES`` says how much is tried.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def bent(message: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("message", [PLAIN, PACKED], ids=["plain", "packed"])
-def test_i16_no_message_with_a_right_checksum_breaks_the_reader(message: bytes) -> None:
+def test_no_message_with_a_right_checksum_breaks_the_reader(message: bytes) -> None:
     chance = random.Random(16)
     deadline = time.monotonic() + SECONDS / 2
     refused = taken = 0
@@ -202,13 +202,13 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_i16_inconsistent_events_are_damage(kind: str) -> None:
+def test_inconsistent_events_are_damage(kind: str) -> None:
     with pytest.raises(CorruptError, match=f"journal {ID}, at or after seq 0: "):
         read(HOSTILE[kind]())
 
 
 @pytest.mark.parametrize("state", [b"{", b"[]", b"\xff", b"[" * 200_000, b"1" * 10_000])
-def test_i16_invalid_source_state_is_damage(state: bytes) -> None:
+def test_invalid_source_state_is_damage(state: bytes) -> None:
     with pytest.raises(CorruptError, match="source state"):
         decode_state(state)
 
@@ -223,7 +223,7 @@ def test_unaltered_messages_of_these_tests_are_readable() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body_bytes", [200 << 10, 4 << 20])
-def test_i22_events_of_any_size_are_gathered_in_little_memory(body_bytes: int) -> None:
+def test_events_of_any_size_are_gathered_in_little_memory(body_bytes: int) -> None:
     """Frames of few rows with large bodies: many of them would be joined to one of gigabytes."""
     rows, frames = 4, 60
     message = message_of(rows, body_bytes)
@@ -242,7 +242,7 @@ def test_i22_events_of_any_size_are_gathered_in_little_memory(body_bytes: int) -
 
 
 @pytest.mark.slow
-def test_i22_batch_that_no_reader_could_unpack_is_not_written() -> None:
+def test_batch_that_no_reader_could_unpack_is_not_written() -> None:
     """A batch that packs well is still one that a reader has to unpack."""
     value = pa.array(["x" * 9000])
     attrs = pa.MapArray.from_arrays(

@@ -2,13 +2,12 @@
 
 The model is a list of events and, for each frame, the source state after it. Held in every state:
 
-- synced events are there, in order, after any crash (I1, I2, I17), with the source state that
-  belongs to the last event that is there;
-- events that were not synced are there as a run of whole frames or not at all, never with a gap
-  (I3);
-- nothing above ``safe`` or below ``floor`` can be read (I24), and the floor is never above the
-  highest ack (I27) and never goes back (I20);
-- each opening has a higher term than any before (I4), and a closed journal stays closed.
+- synced events are there, in order, after any crash, with the source state that belongs to
+  the last event that is there;
+- events that were not synced are there as a run of whole frames or not at all, never with a gap;
+- nothing above ``safe`` or below ``floor`` can be read (I24 of
+  docs/explanation/replication.md); the floor is never above the highest ack, nor goes back;
+- each opening has a higher term than any before, and a closed journal stays closed.
 
 A crash comes between two operations or at any write or sync within one, opening and recovery
 included. ``FLUMENG_TEST_EXAMPLES`` says how many sequences are tried.
@@ -137,7 +136,7 @@ class JournalMachine(RuleBasedStateMachine):
     @is_open
     @rule(count=st.integers(1, 9), room=st.integers(0, 3000))
     def append_to_a_full_disk(self, count: int, room: int) -> None:
-        """I21: the frame is appended as a whole or not at all."""
+        """The frame is appended as a whole or not at all."""
         before = list(self.ends)
         self.disk.fail_write(errno.ENOSPC, room=room)
         try:
@@ -148,7 +147,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(room=st.integers(0, 600), part=st.floats(0, 1), syncs=st.booleans())
     def no_room_for_the_checkpoint(self, room: int, part: float, syncs: bool) -> None:
-        """I21: a sync or trim is done as a whole or not at all."""
+        """A sync or trim is done as a whole or not at all."""
         self.disk.fail_write(errno.ENOSPC, room=room)
         with contextlib.suppress(DiskFullError):
             if syncs:
@@ -160,7 +159,7 @@ class JournalMachine(RuleBasedStateMachine):
     @is_open
     @rule(count=st.integers(1, 9))
     def fail_a_sync(self, count: int) -> None:
-        """I19: the journal has failed; intact frames in its files may come back, safe or not."""
+        """The journal has failed; intact frames in its files may come back, safe or not."""
         self.disk.failing_sync = errno.EIO
         with pytest.raises(JournalFailedError):
             self.append(count, {})

@@ -58,8 +58,8 @@ class Commits:
                 if root not in spare:
                     raise
                 log.warning(
-                    "task %s/%s: directory %s of a sink group is unreachable; old staging there is "
-                    "left to a later owner: %s",
+                    "task %s/%s goes on without directory %s, as its group has other sinks; files "
+                    "that earlier owners staged there are removed when it is reachable: %s",
                     *(self._flow, self._task, root, error),
                 )
                 continue

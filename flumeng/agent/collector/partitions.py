@@ -42,7 +42,8 @@ WHY_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class _Stop:
-    """An unreadable offset, probed again at ``look_at``. ``given_up``: the input skipped it."""
+    """An unreadable offset, probed again at ``look_at``. ``damaged``: else its server is silent.
+    ``given_up``: the input read on behind it; the next claim stops there again."""
 
     offset: int
     why: str

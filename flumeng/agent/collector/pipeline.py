@@ -255,8 +255,7 @@ class SparkPipeline:
         return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
     def _require_identity(self, batch: LazyBatch, number: int) -> None:
-        """Raise UserError when the sink needs events' identity, or their splits, and filters drop
-        them."""
+        """Raise UserError when filters drop the events' identity or splits that the sink needs."""
         sink = self._sinks[number]
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:

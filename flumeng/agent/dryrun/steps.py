@@ -66,8 +66,8 @@ def find(spec: FlowSpec, text: str) -> Step:
 
 
 def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
-    """Return the flow cut after ``step``, which passes only events that match ``where``. Raises
-    UserError when the condition does not fit the columns."""
+    """Return the flow cut after ``step``, with a sink ``noop`` there, no other sinks, and ``where``
+    as its last filter. Raises UserError when that condition does not fit the columns."""
     last = () if where is None else (Component("filter", "where", Where(where)),)
     names = step.branch.split("/") if step.branch else []
     filters, branches = _shortened(spec.filters, spec.branches, names, step.filters, last)

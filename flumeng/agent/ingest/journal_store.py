@@ -367,7 +367,8 @@ class JournalStore:
             aside = journal.set_aside()
         else:
             aside = set_aside(self._path(name))
-        log.error("damaged journal %s is kept as %s, another node has it: %s", name, aside, why)
+        text = "journal %s: another node has it; its damaged copy %s may be deleted here: %s"
+        log.error(text, name, aside, why)
 
     def _require_ended(self, flow: str) -> None:
         """Give up the flow's journals that another node leads. Raises UnavailableError while that

@@ -1,5 +1,5 @@
-"""Finds the keys of encrypted journals that are served but that no running flow opens. The
-reference of the key is in the journal, or in the text of a flow with waiting readers."""
+"""Searches the keys of encrypted journals that this worker serves and no running flow opened. The
+secret's name is in the journal, or in the text of a flow whose readers wait for the key."""
 
 from __future__ import annotations
 

@@ -192,7 +192,8 @@ class Worker:
             try:
                 self._journal_store.trim(name, ack)
             except (FlumengError, OSError) as error:
-                log.error("journal %s cannot be trimmed to ack %d now: %s", name, ack, error)
+                text = "journal %s keeps events below %d, though delivered, until its next ack: %s"
+                log.error(text, name, ack, error)
 
     def _on_replicas(self, message: Message) -> None:
         """Apply the memberships of replicated journals. Blocks."""
@@ -385,5 +386,6 @@ class OrderedWork:
                 await asyncio.to_thread(work, *args)
             except (FlumengError, OSError) as error:
                 order = f"{work.__name__}{args}"
-                log.error("the node's order %.200s failed, and is repeated: %s", order, error)
+                text = "the node's order %.200s failed; repeated, at the latest after a restart: %s"
+                log.error(text, order, error)
         self._done()

@@ -411,7 +411,8 @@ class JournalRegistry:
         self._polls.soon([path.name])
         (record,) = self._znodes.store.read_each([path])
         if not isinstance(record, Versioned):
-            raise ConflictError(f"unreadable record: {record}" if record else f"{path} is gone")
+            fault = f"unreadable record: {record}; see `flumeng schema verify`"
+            raise ConflictError(fault if record else f"{path} is gone: the journal was removed")
         if record.version != Version(int(proposal["version"])):
             raise ConflictError(f"the record {path} has changed meanwhile")
         changed = Membership.from_message(proposal).put_into(record.value)

@@ -154,8 +154,8 @@ class Registration:
         if recorded.value.uuid != self._me.uuid and self.znodes.fence:
             raise SupplantedError(
                 f"the node name {self._me.name} was given to another host while this one was "
-                "away. To deliver the events of the journals here, some perhaps again, start "
-                "this node with another --name and the same --data"
+                "disconnected. To deliver the events of the journals here, some perhaps again, "
+                "start this node with another --name and the same --data"
             )
         if recorded.value.uuid != self._me.uuid:
             raise UserError(

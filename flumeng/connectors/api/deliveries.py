@@ -67,8 +67,7 @@ class Deliveries:
         self.awaited = False
 
     def wait(self, end: int, seconds: float) -> asyncio.Future[bool]:
-        """Return a future that is True once all events below ``end`` are delivered, and False after
-        ``seconds``."""
+        """Return a future: True once events below ``end`` are delivered, False in ``seconds``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         if end <= self._acked:

@@ -47,9 +47,9 @@ _MAX_PREFIX = 1 << 28  # text reads as a length of 512 MiB or more
 
 
 class Messages(NamedTuple):
-    """Messages in ``data``. With ``bounds``, arrays of starts and ends, each message is
-    ``data[start:end]``; without, each ends with a newline. ``incomplete``: the stream ended before
-    the counted end of the last message."""
+    """Messages received together. ``bounds``: arrays of starts and ends, each message is
+    ``data[start:end]``; None: each ends with a newline. ``incomplete``: the connection ended before
+    the last message had its announced number of bytes."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -384,8 +384,7 @@ class Lines(NamedTuple):
 
 
 def find_lines(data: bytes, group: Sequence[ReceivedBlock]) -> Lines:
-    """Return the messages of blocks joined in ``data``. Adjacent ones with equal rules share a
-    pass."""
+    """Return the messages of blocks joined in ``data``; adjacent equal rules share a pass."""
     lines: list[Lines] = []
     begin = 0
     for (rules, bounded), run in groupby(

@@ -79,8 +79,7 @@ class ParquetDeadLetters:
         end: int | None,
         skips: Callable[[pq.RowGroupMetaData], bool] = lambda _: False,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the first row's number and rows [start, end), without the row groups that ``skips``
-        selects."""
+        """Yield the first row's number and rows [start, end), without row groups of ``skips``."""
         with self._directory.errors(self._path), self._open() as file:
             there = [name for name in schema.names if name in file.schema_arrow.names]
             row = 0

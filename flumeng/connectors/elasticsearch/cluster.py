@@ -108,8 +108,7 @@ class Cluster:
 
     def bulk(self, body: bytes) -> bytes:
         """Send a bulk request; return the response. Raises TooLargeError if not executed, UserError
-        for a permanent error, else OverloadedError or UnavailableError: it may have been
-        executed."""
+        for a permanent error, OverloadedError or UnavailableError if perhaps executed."""
         target = f"/_bulk?filter_path={ANSWERED}"
         if self._connection.pipeline is not None:
             target += f"&pipeline={quote(self._connection.pipeline, safe='')}"

@@ -121,8 +121,8 @@ class HttpApp:
         """Futures of requests that wait for delivery: True when delivered in time."""
 
     def connected(self, transport: asyncio.Transport, host: str) -> Connection | None:
-        """Register a connection until ``disconnected``. A connection above the limits is aborted,
-        and None is returned."""
+        """Register a connection until ``disconnected``. Above the limits, abort it and return None.
+        Requests of a client whose certificate is rejected are answered with 403."""
         peer = None if takes_reserve(transport) else self.peers.enter(host)
         if peer is None:
             self._context.counters.refused += 1

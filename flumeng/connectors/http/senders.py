@@ -50,8 +50,7 @@ class Senders:
         self.problem = ""
 
     async def start(self) -> None:
-        """Read the secrets. Raises as ``secrets.resolve``, and UserError for a malformed
-        token."""
+        """Read the secrets. Raises as ``secrets.resolve``; UserError for a malformed token."""
         self._tokens, self._passwords = await asyncio.to_thread(self._read)
 
     async def refresh(self) -> None:

@@ -1,6 +1,5 @@
 """Requests of discovery tasks and collectors to Kafka's brokers, for many partitions at once. Calls
-block for a limited time. An error of one partition, or a lasting one of a topic, spares the
-others."""
+block for a limited time. Errors of a partition, or lasting ones of a topic, spare the others."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ class IcebergTable(Table):
             iceberg_snapshots.remove_files(table, gone)
 
     def _located(self, directory: str) -> str:
-        """Return the location for ``file_store``; on S3 with the options' server, region and
-        credentials."""
+        """Return the location for ``file_store``; on S3 with server, region and credentials."""
         if store_of(directory) != "s3":
             return directory
         query: dict[str, str] = {}

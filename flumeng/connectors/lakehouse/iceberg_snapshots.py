@@ -69,8 +69,7 @@ def _appended(metadata: Any) -> list[Any]:
 
 
 def remove_files(table: Any, gone: Sequence[Any]) -> None:
-    """Delete metadata files that only the snapshots ``gone`` use. Errors are logged, and leave
-    orphans."""
+    """Delete metadata files of only the snapshots ``gone``. Logged errors leave orphans."""
     try:
         dropped: dict[str, int] = {}
         for snapshot in gone:

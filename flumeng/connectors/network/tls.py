@@ -93,8 +93,8 @@ class ServerTls:
             self._use(loaded)
 
     def client(self, transport: asyncio.BaseTransport) -> Client:
-        """Return the client of a connection, nameless without a CA of clients. Raises
-        UnauthorizedError if its certificate is missing, not admitted or revoked."""
+        """Return the client of a connection; without ``client_ca`` nameless and unchecked. Raises
+        UnauthorizedError if its certificate is missing, unreadable, not admitted or revoked."""
         if self._clients is None:
             return Client()
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)

@@ -101,8 +101,7 @@ class _Held:
 
 
 def cut(parts: Sequence[Segment], *, keep_empty: bool) -> Cut:
-    """Return the lines of the segments, without ``\\n`` or ``\\r\\n``; with ``keep_empty`` also
-    empty ones."""
+    """Return the segments' lines, without ``\\n`` or ``\\r\\n``; empty ones with ``keep_empty``."""
     whole = [s.data if s.data.endswith(b"\n") else s.data + b"\n" for s in parts]
     data = whole[0] if len(whole) == 1 else b"".join(whole)
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)

@@ -124,8 +124,7 @@ class ObjectsReader:
 
 
 def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Result]]:
-    """Yield each item with its ``OpenItem`` or error; several are opened ahead. The caller closes
-    them."""
+    """Yield items with their ``OpenItem``, to close, or error; several are opened ahead."""
     if len(items) <= 1:
         yield from ((item, _result(item, open_)) for item in items)
         return

@@ -59,8 +59,7 @@ def text_of(body: bytes, content_type: str) -> bytes:
 
 
 def json_of(text: bytes) -> bytes:
-    """Return JSON text with escaped lone surrogates replaced by U+FFFD. Raises UserError for other
-    text."""
+    """Return JSON text with U+FFFD for escaped lone surrogates. Raises UserError for other text."""
     try:
         try:
             _check_json(text)

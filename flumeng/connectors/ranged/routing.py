@@ -41,9 +41,8 @@ class Input(Protocol):
 
 
 class Inputs:
-    """The ``Input`` that delegates to the input of each partition. ``by_name``: inputs by the name
-    that ``input_of`` returns. ``installed``: creates a plug-in's input when a flow first uses
-    it."""
+    """Delegates to the input of each partition. ``by_name``: inputs by the name that ``input_of``
+    returns. ``installed``: creates a plug-in's input at its first use."""
 
     def __init__(
         self,

@@ -157,7 +157,7 @@ class _Watcher(EndWatcher[Reach]):
 
 @dataclass(frozen=True)
 class RangedReader:
-    """``Reader`` of a ``RangedInput``, which is created from pickled options where it reads."""
+    """``Reader`` that is pickled for Spark's executors; each read opens a ``RangedInput`` there."""
 
     kind: type[RangedInput]
     options: Any

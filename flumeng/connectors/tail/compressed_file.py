@@ -76,7 +76,7 @@ class CompressedFile(TailedFile):
                 if self.is_recognised or error.errno in OUT_OF_DESCRIPTORS:
                     raise
                 args = self.path, self.cursor.path, error.strerror or error
-                log.warning("cannot read %s, maybe a copy of %s: %s", *args)
+                log.warning("cannot read %s, which may have unread lines of %s: %s", *args)
                 self._drop()
         raise ReplacedError
 
@@ -132,8 +132,7 @@ class CompressedFile(TailedFile):
         return bool(rest)
 
     def _skip_to(self, offset: int) -> bool:
-        """Skip to ``offset``; return whether this call reached it. Raises ReplacedError if the data
-        ends before."""
+        """Skip to ``offset``; return whether it is reached. ReplacedError if data ends before."""
         skipped = 0
         while self._begin + len(self._data) < offset and skipped < SKIP_BYTES:
             self._begin += len(self._data)

@@ -204,8 +204,8 @@ class Copies:
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
                     raise
-                why = error.strerror or error
-                log.warning("cannot read %s, maybe a copy of %s: %s", path, cursor.path, why)
+                args = path, cursor.path, error.strerror or error
+                log.warning("cannot read %s, which may have unread lines of %s: %s", *args)
 
     def _let_go(self, *copies: TailedFile | None) -> None:
         for copy in copies:
@@ -225,8 +225,7 @@ def is_name_of(name: str, cursor: FilePosition) -> bool:
 
 def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
     """Return where to continue in a copy; None if it is no copy or the file is unread. A copy that
-    ends before the file's position has no more to read; it is recognised only if seen before the
-    truncation."""
+    ends before the file's position has no more to read; it is recognised only if seen earlier."""
     size, cursor = copy.size, file.cursor
     if not cursor.offset:
         return None

@@ -1,4 +1,5 @@
-"""Finds files after rotation by inode, and recognises the names of generations and copies."""
+"""Finds renamed logs by inode. Recognises names of a log's generations (renamed files) and copies
+(made before a truncation)."""
 
 from __future__ import annotations
 
@@ -54,8 +55,7 @@ def is_numbered(name: str, original: str) -> bool:
 
 
 def has_shape(name: str, generation: str) -> bool:
-    """Return whether the names differ only in decimal numbers, or hexadecimal ones of 8 digits or
-    more."""
+    """Return whether names differ only in decimal numbers, or hexadecimal ones from 8 digits on."""
     return _COUNTED.sub("#", name) == _COUNTED.sub("#", generation)
 
 

@@ -345,8 +345,8 @@ def _spec(
 
 @dataclass(frozen=True)
 class Receiving:
-    """How a flow receives events. ``journals``: sources write journals; ``others``: it reads events
-    kept elsewhere, as in Kafka or ``flow``'s journals. The default is for an unreadable flow."""
+    """Where a flow gets events. ``journals``: its sources write them into journals. ``others``: it
+    reads Kafka or the like, or ``flow``'s journals. The default is for an unreadable flow."""
 
     journals: bool = True
     others: bool = False

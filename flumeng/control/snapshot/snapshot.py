@@ -200,7 +200,7 @@ class NodeView:
 
     @property
     def status_unreadable(self) -> bool:
-        """Whether its status is unreadable; it may then run any task."""
+        """Whether its status is unreadable: any task may be running on the node."""
         return any(error.path.row is paths.status for error in self.unreadable)
 
     def eligible(self, role: str, labels: Mapping[str, str]) -> bool:

@@ -38,7 +38,7 @@ def observe(client: KazooClient) -> None:
                 raise
             log.error(
                 "ZooKeeper at %s:%d has lost changes: it was recreated, or restored from an older "
-                "backup. Its current content is used",
+                "backup. Its content is used as it is: repeat the lost changes",
                 *server.address,
             )
             raise SessionExpiredError("ZooKeeper has lost changes") from None

@@ -237,7 +237,8 @@ class Parse(FilterOptions):
         for name, kind in RECEIVED.items():
             if columns.get(name) != kind:
                 raise ValueError(
-                    f"parse needs the column {name} as it was received: put parse first"
+                    f"parse needs the column {name} as it was received: put parse before the "
+                    "filter that changes or drops it"
                 )
         more = self.makes()
         require_new(columns, more)

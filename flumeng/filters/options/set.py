@@ -60,7 +60,7 @@ class Set(FilterOptions):
     def behind(self, columns: Columns) -> Columns:
         result = dict(columns)
         for name, text in self.columns.items():
-            kind = _kind(templates.parse(text), columns)
+            kind = _kind(name, templates.parse(text), columns)
             if templates.ATTRIBUTE.fullmatch(name):
                 _require_attrs(columns)
                 if kind.name not in ATOMIC - {VOID}:
@@ -75,7 +75,7 @@ class Set(FilterOptions):
         return result
 
 
-def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
+def _kind(target: str, parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
     kinds = [_kind_of(part, columns) for part in parts if isinstance(part, templates.Field)]
     if len(parts) == 1 and kinds:
         return kinds[0]
@@ -84,7 +84,10 @@ def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
             raise ValueError(f"the column {part.name} is a {kind.name}, which cannot be in a text")
     growth = sum(kind.growth for kind in kinds)
     if growth > MAX_GROWTH:
-        raise ValueError(f"the text may become {growth} times as large as the event")
+        raise ValueError(
+            f"{target} may become {growth} times as large as the event, more than {MAX_GROWTH}: "
+            "insert fewer columns"
+        )
     return Kind(TEXT, growth=growth)
 
 

@@ -239,9 +239,11 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
     offsets and lengths are validated, since a checksum does not prove that the writer was correct.
     Raises BadFrameError for invalid, lost or encrypted events, UnavailableError without memory."""
     if header.encrypted:
-        raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
+        raise BadFrameError(f"{header.count} events from seq {header.first_seq} on need their key")
     if header.lost:
-        raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are lost")
+        raise BadFrameError(
+            f"{header.count} events from seq {header.first_seq} on are lost: a repair gave them up"
+        )
     if frame.address % ALIGNMENT:
         moved = pa.allocate_buffer(frame.size)
         memoryview(moved)[:] = memoryview(frame)

@@ -106,7 +106,7 @@ class SharedThreads:
             except StopIteration:
                 ended = True
             except Exception:
-                log.exception("the job of %s failed, and runs no more", job.name or self._name)
+                log.exception("job %s failed, and stops until a restart", job.name or self._name)
                 ended = True
             with self._changed:
                 self._running.discard(job)
@@ -165,8 +165,7 @@ class SharedThreads:
 
 
 class Job:
-    """A job. ``due_at``: next run. ``window``: second of last work. ``went_on_at``: last
-    progress."""
+    """``due_at``: next run. ``window``: second of last work. ``went_on_at``: last progress."""
 
     __slots__ = (
         "_threads",

@@ -308,7 +308,7 @@ class Replicas:
             )
             self._stored.add(name)
             self._to_begin.discard(name)
-            log.info("replica %s begins at seq %d", name, message.log.floor)
+            log.info("made a replica of journal %s, from seq %d on", name, message.log.floor)
             return self.add(opened, closes=True)
 
 

@@ -95,7 +95,7 @@ class Primary:
 
     @property
     def answered(self) -> int:
-        """The seq below which events may be acknowledged, while ``takes`` holds."""
+        """Senders are answered below this seq, while ``takes``; ``acked`` is of readers."""
         return self.checkpoint
 
     def check(self) -> None:

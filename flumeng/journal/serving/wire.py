@@ -96,7 +96,7 @@ def parse_ticket(ticket: bytes) -> Ticket:
         name, start, end = document["journal"], document["start"], document["end"]
         token = document.get("token", "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError("a ticket is a JSON object with journal, start and end") from error
+        raise UserError('a ticket is like {"journal": "ID", "start": 0, "end": 9}') from error
     if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
         raise UserError("a ticket holds a journal's id and two whole numbers")
     if not 0 <= start <= end:

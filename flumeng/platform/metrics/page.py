@@ -85,7 +85,9 @@ class Page(Collector):
         except Exception:
             if readings not in self._failed:
                 self._failed.add(readings)
-                log.exception("some metrics of %s are left out, logged once", self._process)
+                log.exception(
+                    "metrics of %s are missing; repetitions are not logged", self._process
+                )
             return None
 
     def _with_label(self, family: Family) -> Family:

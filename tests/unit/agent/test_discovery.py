@@ -479,7 +479,8 @@ def test_error_in_one_flow_fails_its_own_task(store: ScriptedStore, node: Node) 
 
 
 @pytest.mark.slow
-def test_repaired_secret_is_read_again(store: ScriptedStore, node: Node) -> None:
+def test_finder_is_made_again_after_a_user_error(store: ScriptedStore, node: Node) -> None:
+    """So a repaired secret is read."""
     made: list[FakeFinder] = []
 
     def make(_spec: FlowSpec, _task: FindingTask) -> list[FakeFinder]:

@@ -74,7 +74,7 @@ def test_exit_code_shows_that_something_is_not_mapped(agent: Path) -> None:
     assert line == 7
 
 
-def test_one_agent_of_several(agent: Path) -> None:
+def test_option_agent_imports_that_agent_alone(agent: Path) -> None:
     agent.write_text(AGENT + "a1.sinks.k1.type = null\nnonsense\n" + AGENT.replace("a1.", "a2."))
     found = json.loads(run("flume-ng", agent, "--json", "--agent", "a2").stdout)
     assert [flow["name"] for flow in found["flows"]] == ["a2"]

@@ -368,7 +368,7 @@ def test_repair_of_the_only_replica_keeps_all_intact_events(
     opened.close()
 
 
-def test_repair_refuses_to_give_up_events_of_nodes_that_are_down(
+def test_repair_of_a_damaged_primary_is_refused_while_its_other_replicas_are_down(
     shell: Shell, store: FakeStore, tmp_path: Path
 ) -> None:
     directory = damaged_replica(tmp_path / "journals" / "0", "n1/a")

@@ -196,4 +196,4 @@ def test_unreadable_compressed_file_is_named(log: Path, caplog: pytest.LogCaptur
     follower.tailer._following.allows = lambda path: path != str(copy)
     follower.settle(seconds=QUIET_SECONDS)
     why = "this node's policy file does not allow it"
-    assert f"cannot read {copy}, maybe a copy of {log}: {why}" in caplog.text
+    assert f"cannot read {copy}, which may have unread lines of {log}: {why}" in caplog.text

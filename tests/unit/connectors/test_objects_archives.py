@@ -181,7 +181,7 @@ def test_each_archive_line_is_read_once_for_any_ranges(
     assert got == expected
 
 
-def test_event_names_its_member_and_the_members_time(tmp_path: Path) -> None:
+def test_event_has_the_path_and_time_of_its_archive_member(tmp_path: Path) -> None:
     item = written(tmp_path / "a.tar.gz", PACK["tar.gz"]({"./in/a.log": b"1\n"}))
     (event,) = reading([item])
     assert dict(event["attrs"]) == {"path": f"{item.location}!/in/a.log"}

@@ -531,7 +531,7 @@ def untyped_avro(rows: list[Any], schema: Any) -> bytes:
     return head + marker + plain[plain.index(marker) + 16 :]
 
 
-def test_avro_large_decimals_and_uuids_are_read(tmp_path: Path) -> None:
+def test_avro_decimals_keep_all_digits_and_uuids_are_text(tmp_path: Path) -> None:
     kind = {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}
     value = decimal.Decimal("1" * 45 + ".25")
     item = written(tmp_path / "a.avro", avro([{"a": value}], of_avro(kind)))

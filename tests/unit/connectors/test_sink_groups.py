@@ -112,7 +112,7 @@ def test_no_member_is_tried_for_a_split_without_events() -> None:
     assert write(WriteToOne((FAILING,), (0,), None)) == []
 
 
-def test_row_shows_that_no_member_took_a_split() -> None:
+def test_split_that_every_member_fails_to_write_is_reported_without_a_member() -> None:
     (row,) = write(WriteToOne((FAILING, FAILING), (0, 1), None), 1, 1)
     assert shown([row]) == [(None, [], [0, 1])]
 

@@ -421,7 +421,7 @@ def test_local_time_skipped_by_a_clock_change_is_the_moment_of_the_change() -> N
     assert found["ts"] == datetime(2025, 3, 30, 1, tzinfo=UTC)
 
 
-def test_message_is_everything_behind_the_priority_without_a_time() -> None:
+def test_line_without_time_and_tag_is_all_message_after_its_priority() -> None:
     one(b"<189>34: link down", facility=23, severity=5, message="34: link down")
     one(b"<189>", facility=23, severity=5, message="")
 

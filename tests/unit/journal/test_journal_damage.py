@@ -1,7 +1,7 @@
 """Every field of every header of a synced journal, changed: found, never served, never repaired by
 forgetting.
 
-Protects I16, I17 and I18. Each case edits the files of a closed journal of several segments.
+Each case edits the files of a closed journal of several segments.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def check_refused(path: Path) -> None:
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
-def test_i17_damage_of_any_byte_of_the_checkpoint_is_refused(path: Path) -> None:
+def test_damage_of_any_byte_of_the_checkpoint_is_refused(path: Path) -> None:
     for _ in flipped(path / checkpoints.NAME, 0, checkpoints.BLOCK_BYTES):
         check_refused(path)
 
 
 @pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "last"])
-def test_i16_damage_of_any_byte_of_a_segments_header_and_state_is_refused(
+def test_damage_of_any_byte_of_a_segments_header_and_state_is_refused(
     path: Path, which: int
 ) -> None:
     file = segments(path)[which]
@@ -81,7 +81,7 @@ def test_i16_damage_of_any_byte_of_a_segments_header_and_state_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [0, -1], ids=["first frame", "last frame"])
-def test_i17_damage_of_any_byte_of_a_frame_in_the_newest_segment_is_refused(
+def test_damage_of_any_byte_of_a_frame_in_the_newest_segment_is_refused(
     path: Path, which: int
 ) -> None:
     file = segments(path)[-1]
@@ -91,14 +91,14 @@ def test_i17_damage_of_any_byte_of_a_frame_in_the_newest_segment_is_refused(
         check_refused(path)
 
 
-def test_i17_damage_of_the_last_frames_header_in_an_older_segment_is_refused(path: Path) -> None:
+def test_damage_of_the_last_frames_header_in_an_older_segment_is_refused(path: Path) -> None:
     file = segments(path)[0]
     last = frame_offsets(file.read_bytes())[-1]
     for _ in flipped(file, last, last + frame.HEADER_BYTES):
         check_refused(path)
 
 
-def test_i16_damage_of_another_frame_in_an_older_segment_is_never_served(path: Path) -> None:
+def test_damage_of_another_frame_in_an_older_segment_is_never_served(path: Path) -> None:
     """A reader finds it, also in a journal that is open."""
     file = segments(path)[0]
     begin, end = frame_offsets(file.read_bytes())[:2]
@@ -125,7 +125,7 @@ SEGMENT_FIELDS = {
 
 @pytest.mark.parametrize("field", SEGMENT_FIELDS)
 @pytest.mark.parametrize("change", [1, 64, -64])
-def test_i18_wrong_field_of_a_segment_header_with_a_right_checksum_is_refused(
+def test_wrong_field_of_a_segment_header_with_a_right_checksum_is_refused(
     path: Path, field: str, change: int
 ) -> None:
     """As in a segment that was written for another place or at another time."""
@@ -144,7 +144,7 @@ CHECKPOINT_FIELDS = {"version": 4, "segment": 16, "offset": 24, "floor": 40, "ow
 
 
 @pytest.mark.parametrize("field", CHECKPOINT_FIELDS)
-def test_i17_wrong_field_of_the_checkpoint_with_a_right_checksum_is_refused(
+def test_wrong_field_of_the_checkpoint_with_a_right_checksum_is_refused(
     path: Path, field: str
 ) -> None:
     file = path / checkpoints.NAME
@@ -156,7 +156,7 @@ def test_i17_wrong_field_of_the_checkpoint_with_a_right_checksum_is_refused(
 
 
 @pytest.mark.parametrize("swap", [(0, 1), (1, 1)], ids=["older", "the same again"])
-def test_i16_frame_of_the_newest_segment_in_anothers_place_is_refused(
+def test_frame_of_the_newest_segment_in_anothers_place_is_refused(
     path: Path, swap: tuple[int, int]
 ) -> None:
     file = segments(path)[-1]
@@ -170,14 +170,14 @@ def test_i16_frame_of_the_newest_segment_in_anothers_place_is_refused(
     check_refused(path)
 
 
-def test_i18_repeated_segment_under_another_name_is_refused(path: Path) -> None:
+def test_repeated_segment_under_another_name_is_refused(path: Path) -> None:
     first, second, *_ = segments(path)
     between = path / segment.file_name(int(first.stem) + 1)
     between.write_bytes(second.read_bytes())
     check_refused(path)
 
 
-def test_i18_segment_of_this_journals_future_is_refused(path: Path, tmp_path: Path) -> None:
+def test_segment_of_this_journals_future_is_refused(path: Path, tmp_path: Path) -> None:
     """From a copy that went on by itself, say."""
     other = Journal.create(tmp_path / "copy", ID, segment_bytes=3000)
     while len(segments(tmp_path / "copy" / ID)) <= len(segments(path)):

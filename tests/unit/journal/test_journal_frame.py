@@ -1,7 +1,6 @@
 """A frame holds its events, or it is refused: no flipped bit, foreign frame or wild length passes.
 
-Protects invariants I16 (checksum over content and identity) and I22 (lengths bounded before memory
-is allocated) of the journal.
+The checksum covers content and identity, and lengths are bounded before memory is allocated.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ except UnavailableError as error:
 """
 
 
-def test_i16_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_noticed() -> None:
     good = frame_of(numbered_events(0, 2), {"cursor": 1})
     for bit in range(good.size * 8):
         damaged = bytearray(good)
@@ -106,14 +105,14 @@ def test_i16_every_flipped_bit_is_noticed() -> None:
             decode(pa.py_buffer(damaged), JOURNAL)
 
 
-def test_i16_a_frame_cut_short_anywhere_is_noticed() -> None:
+def test_a_frame_cut_short_anywhere_is_noticed() -> None:
     good = frame_of(numbered_events(0, 2))
     for size in range(good.size):
         with pytest.raises(BadFrameError):
             decode(good.slice(0, size), JOURNAL)
 
 
-def test_i16_a_frame_of_another_journal_is_refused() -> None:
+def test_a_frame_of_another_journal_is_refused() -> None:
     with pytest.raises(BadFrameError, match="another journal"):
         decode(frame_of(numbered_events(0, 2)), identity("web.n2.0.0a1b2c3d"))
 
@@ -130,7 +129,7 @@ WILD = 0xFFFF_FFFF
         replace(EMPTY, count=WILD),
     ],
 )
-def test_i22_out_of_bounds_length_is_refused_by_its_header_alone(wild: FrameHeader) -> None:
+def test_out_of_bounds_length_is_refused_by_its_header_alone(wild: FrameHeader) -> None:
     with pytest.raises(BadFrameError, match="out of bounds"):
         FrameHeader.unpack(wild.pack(), 0, JOURNAL)
 
@@ -143,7 +142,7 @@ def test_a_frame_of_a_newer_format_is_refused_by_name() -> None:
         verify(pa.py_buffer(newer), JOURNAL)
 
 
-def test_i23_a_batch_over_the_limits_is_refused_before_it_is_written() -> None:
+def test_a_batch_over_the_limits_is_refused_before_it_is_written() -> None:
     with pytest.raises(UserError, match="rows"):
         frame_of(numbered_events(0, MAX_ROWS + 1))
     with pytest.raises(UserError, match="columns"):

@@ -265,7 +265,7 @@ def test_drain_waits_for_earlier_items_only(journal: Journal) -> None:
     commit.stop()
 
 
-def test_i19_after_a_failed_sync_nothing_is_durable_any_more(
+def test_after_a_failed_sync_nothing_is_durable_any_more(
     start: Start, disk: HeldDisk, told: Told
 ) -> None:
     commit = start()
@@ -297,7 +297,7 @@ def test_failing_builder_fails_the_commit_and_loses_nothing_silently(
     commit.stop()
 
 
-def test_i21_a_full_disk_is_waited_for_and_nothing_is_taken_twice(
+def test_a_full_disk_is_waited_for_and_nothing_is_taken_twice(
     start: Start, journal: Journal, disk: HeldDisk, told: Told
 ) -> None:
     commit = start()
@@ -310,7 +310,7 @@ def test_i21_a_full_disk_is_waited_for_and_nothing_is_taken_twice(
     assert bodies(journal) == list(range(100))
 
 
-def test_i21_trims_go_on_while_the_disk_is_full(
+def test_trims_go_on_while_the_disk_is_full(
     start: Start, journal: Journal, disk: HeldDisk, told: Told
 ) -> None:
     commit = start()
@@ -330,7 +330,7 @@ def test_i21_trims_go_on_while_the_disk_is_full(
     assert told.durable[-1] == Lines(2000, 1)
 
 
-def test_i21_a_trim_for_which_there_is_no_room_is_done_with_the_next(
+def test_a_trim_for_which_there_is_no_room_is_done_with_the_next(
     start: Start, journal: Journal, disk: HeldDisk, told: Told
 ) -> None:
     commit = start()

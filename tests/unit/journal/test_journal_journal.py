@@ -1,7 +1,7 @@
 """Guarantees of an open journal: order, durability before visibility, retention.
 
-Each test names the invariant that it holds; the guarantees after a crash are in
-test_journal_recovery.py and tests/props/test_journal_machine.py.
+The guarantees after a crash are in test_journal_recovery.py and
+tests/props/test_journal_machine.py.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def test_i3_seqs_are_dense_and_given_in_order(journal: Journal) -> None:
     assert (firsts, journal.next_seq) == ([0, 3, 6], 9)
 
 
-def test_i24_nothing_is_readable_before_it_is_synced(journal: Journal) -> None:
+def test_nothing_is_readable_before_it_is_synced(journal: Journal) -> None:
+    """I24 of docs/explanation/replication.md."""
     journal.append(numbered_events(0, 3))
     assert journal.safe == 0
     with pytest.raises(AboveSafeError):
@@ -100,9 +101,7 @@ def test_frame_larger_than_the_read_window_is_read(journal: Journal) -> None:
     assert seqs(journal, 1000, 1001) == [1000]
 
 
-def test_i19_a_sync_that_failed_is_final(
-    tmp_path: Path, journal: Journal, disk: FaultyDisk
-) -> None:
+def test_a_sync_that_failed_is_final(tmp_path: Path, journal: Journal, disk: FaultyDisk) -> None:
     """The kernel may have dropped the pages; a second try that succeeds proves nothing."""
     fill(journal, 10)
     journal.append(numbered_events(10, 10))
@@ -123,7 +122,7 @@ def test_i19_a_sync_that_failed_is_final(
     assert seqs(journal, 0, 10) == list(range(10))
 
 
-def test_i19_a_failed_write_is_final(journal: Journal, disk: FaultyDisk) -> None:
+def test_a_failed_write_is_final(journal: Journal, disk: FaultyDisk) -> None:
     disk.fail_write(errno.EIO, room=100)
     with pytest.raises(JournalFailedError):
         journal.append(numbered_events(0, 10))
@@ -131,7 +130,7 @@ def test_i19_a_failed_write_is_final(journal: Journal, disk: FaultyDisk) -> None
         journal.append(numbered_events(0, 10))
 
 
-def test_i19_unsynced_events_of_a_failed_sync_are_rewritten_on_reopening(
+def test_unsynced_events_of_a_failed_sync_are_rewritten_on_reopening(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     """The page cache may show bytes as clean that never reached the medium."""
@@ -149,7 +148,7 @@ def test_i19_unsynced_events_of_a_failed_sync_are_rewritten_on_reopening(
     with_tail.close()
 
 
-def test_i21_full_disk_truncates_the_frame_and_is_no_failure(
+def test_full_disk_truncates_the_frame_and_is_no_failure(
     journal: Journal, disk: FaultyDisk
 ) -> None:
     fill(journal, 10)
@@ -161,7 +160,7 @@ def test_i21_full_disk_truncates_the_frame_and_is_no_failure(
     assert seqs(journal, 0, 20) == list(range(20))
 
 
-def test_i21_lack_of_memory_for_a_write_is_no_failure(journal: Journal, disk: FaultyDisk) -> None:
+def test_lack_of_memory_for_a_write_is_no_failure(journal: Journal, disk: FaultyDisk) -> None:
     disk.fail_write(errno.ENOMEM, room=100)
     with pytest.raises(HeldError, match="Cannot allocate memory"):
         journal.append(numbered_events(0, 10))
@@ -169,7 +168,7 @@ def test_i21_lack_of_memory_for_a_write_is_no_failure(journal: Journal, disk: Fa
     assert seqs(journal, 0, 10) == list(range(10))
 
 
-def test_i21_appends_stop_before_the_disk_is_full(journal: Journal, disk: FaultyDisk) -> None:
+def test_appends_stop_before_the_disk_is_full(journal: Journal, disk: FaultyDisk) -> None:
     disk.free = 64 << 20
     with pytest.raises(DiskFullError, match="must stay free"):
         journal.append(numbered_events(0, 1))
@@ -178,7 +177,7 @@ def test_i21_appends_stop_before_the_disk_is_full(journal: Journal, disk: Faulty
     assert seqs(journal, 0, 10) == list(range(10))
 
 
-def test_i21_a_full_disk_does_not_stop_trimming(
+def test_a_full_disk_does_not_stop_trimming(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     fill(journal, 200)
@@ -188,7 +187,7 @@ def test_i21_a_full_disk_does_not_stop_trimming(
     assert len(segments(journal, tmp_path)) < before
 
 
-def test_i21_a_journal_for_which_there_is_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_journal_for_which_there_is_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.fail_write(errno.ENOSPC)
     with pytest.raises(DiskFullError):
@@ -196,9 +195,7 @@ def test_i21_a_journal_for_which_there_is_no_room_leaves_nothing_behind(tmp_path
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_i21_missing_room_for_the_checkpoint_is_no_failure(
-    journal: Journal, disk: FaultyDisk
-) -> None:
+def test_missing_room_for_the_checkpoint_is_no_failure(journal: Journal, disk: FaultyDisk) -> None:
     """A file system that copies on write needs room even to overwrite."""
     journal.append(numbered_events(0, 10))
     disk.fail_write(errno.ENOSPC)
@@ -208,7 +205,7 @@ def test_i21_missing_room_for_the_checkpoint_is_no_failure(
     assert journal.sync() == 10
 
 
-def test_i21_missing_room_for_a_new_segment_is_no_failure(
+def test_missing_room_for_a_new_segment_is_no_failure(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     while (tmp_path / ID / f"{0:020d}.segment").stat().st_size < TINY_SEGMENT:
@@ -226,7 +223,7 @@ def test_i21_missing_room_for_a_new_segment_is_no_failure(
     assert seqs(journal, 0, end + 10) == list(range(end + 10))
 
 
-def test_i21_roll_without_room_for_its_checkpoint_and_a_trim_keep_the_journal(
+def test_roll_without_room_for_its_checkpoint_and_a_trim_keep_the_journal(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     """The checkpoint must not go on naming a segment that the trim deletes."""
@@ -264,14 +261,14 @@ def test_i1_source_state_is_synced_after_a_roll_without_checkpoint_room(
     again.close()
 
 
-def test_i23_an_oversized_batch_is_refused_and_the_journal_goes_on(journal: Journal) -> None:
+def test_an_oversized_batch_is_refused_and_the_journal_goes_on(journal: Journal) -> None:
     with pytest.raises(UserError):
         journal.append(numbered_events(0, MAX_ROWS + 1))
     fill(journal, 10)
     assert seqs(journal, 0, 10) == list(range(10))
 
 
-def test_i27_trim_drops_whole_segments_below_the_ack_and_no_more(
+def test_trim_drops_whole_segments_below_the_ack_and_no_more(
     tmp_path: Path, journal: Journal
 ) -> None:
     fill(journal, 300)
@@ -284,7 +281,7 @@ def test_i27_trim_drops_whole_segments_below_the_ack_and_no_more(
         next(journal.read_frames(journal.floor - 1, 300))
 
 
-def test_i20_the_new_floor_is_on_disk_before_anything_is_unlinked(
+def test_the_new_floor_is_on_disk_before_anything_is_unlinked(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     fill(journal, 300)
@@ -397,7 +394,7 @@ def test_i4_each_opening_has_a_new_term(tmp_path: Path, journal: Journal) -> Non
     again.close()
 
 
-def test_i22_one_writer_per_directory(tmp_path: Path, journal: Journal) -> None:
+def test_one_writer_per_directory(tmp_path: Path, journal: Journal) -> None:
     with pytest.raises(UserError, match="in use"):
         Journal.open(tmp_path / ID)
     fill(journal, 10)

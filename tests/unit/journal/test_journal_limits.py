@@ -43,7 +43,7 @@ def size(journal: Journal, tmp_path: Path) -> int:
     return sum(path.stat().st_size for path in segments(journal, tmp_path))
 
 
-def test_i21_journal_at_its_size_limit_behaves_as_on_a_full_disk(tmp_path: Path) -> None:
+def test_journal_at_its_size_limit_behaves_as_on_a_full_disk(tmp_path: Path) -> None:
     """Nothing is written above the mark, nothing is lost, and it goes on once there are acks."""
     journal = Journal.create(tmp_path, ID, limits=Limits(max_bytes=8 * SEGMENT))
     with pytest.raises(DiskFullError, match="events from seq 0 on are not acked"):
@@ -152,7 +152,7 @@ def test_acked_events_are_retained_for_their_time(tmp_path: Path) -> None:
 
 
 def test_retention_drops_no_unacked_events(tmp_path: Path) -> None:
-    """I27: neither time nor size drops an event that a reader still has to see."""
+    """Neither time nor size drops an event that a reader still has to see."""
     limits = Limits(retain_seconds=0.001, retain_bytes=1)
     journal = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits)
     fill(journal, 60)
@@ -194,7 +194,7 @@ def test_retained_events_go_before_a_sender_waits(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_i21_a_journal_of_one_acked_segment_gives_it_back_on_a_full_disk(tmp_path: Path) -> None:
+def test_a_journal_of_one_acked_segment_gives_it_back_on_a_full_disk(tmp_path: Path) -> None:
     """A new segment must take its place, for which a full disk has no block but those set aside."""
     disk = FaultyDisk()
     journal = Journal.create(tmp_path, ID, disk=disk)
@@ -297,7 +297,7 @@ def test_spill_comes_to_the_disk_within_a_second_or_so_without_being_asked(
 
 
 @pytest.mark.slow
-def test_i19_a_lazy_sync_that_failed_is_final(spill: tuple[Journal, FaultyDisk]) -> None:
+def test_a_lazy_sync_that_failed_is_final(spill: tuple[Journal, FaultyDisk]) -> None:
     journal, disk = spill
     fill(journal, 1)
     disk.failing_sync = errno.EIO
@@ -332,7 +332,7 @@ def test_lazy_syncs_are_a_second_apart_and_one_at_a_time(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_i21_group_with_room_for_a_part_only_continues_with_the_acks(tmp_path: Path) -> None:
+def test_group_with_room_for_a_part_only_continues_with_the_acks(tmp_path: Path) -> None:
     """The part lies in the only segment: unless it can be read and acked, no room ever comes."""
     journal = Journal.create(tmp_path, ID)
     journal.room = lambda: Room((2 << 20) - journal.bytes, 1)
@@ -352,7 +352,7 @@ def test_i21_group_with_room_for_a_part_only_continues_with_the_acks(tmp_path: P
     journal.close()
 
 
-def test_i21_retained_acked_segment_is_deleted_before_a_sender_waits(tmp_path: Path) -> None:
+def test_retained_acked_segment_is_deleted_before_a_sender_waits(tmp_path: Path) -> None:
     """Also the one that is written to, when it is all that there is."""
     journal = Journal.create(tmp_path, ID, limits=Limits(retain_seconds=3600))
     journal.room = lambda: Room((2 << 20) - journal.bytes, 1)
@@ -365,7 +365,7 @@ def test_i21_retained_acked_segment_is_deleted_before_a_sender_waits(tmp_path: P
     journal.close()
 
 
-def test_i21_retained_events_go_before_senders_of_another_journal_wait(tmp_path: Path) -> None:
+def test_retained_events_go_before_senders_of_another_journal_wait(tmp_path: Path) -> None:
     disk = FaultyDisk()
     limits = Limits(retain_seconds=3600)
     keeps = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits, disk=disk)

@@ -199,9 +199,7 @@ def test_removed_memory_journal_leaves_nothing(tmp_path: Path, journal: MemoryJo
     assert not list(tmp_path.iterdir())
 
 
-def test_i21_full_disk_delays_trims_and_loses_nothing(
-    tmp_path: Path, journal: MemoryJournal
-) -> None:
+def test_full_disk_delays_trims_and_loses_nothing(tmp_path: Path, journal: MemoryJournal) -> None:
     fill(journal, 10)
     full = tmp_path / ID / "state.tmp"
     full.symlink_to("/dev/full")
@@ -217,7 +215,7 @@ def test_i21_full_disk_delays_trims_and_loses_nothing(
 
 
 @pytest.mark.slow
-def test_i21_trim_delayed_by_a_full_disk_is_done_when_there_is_room(tmp_path: Path) -> None:
+def test_trim_delayed_by_a_full_disk_is_done_when_there_is_room(tmp_path: Path) -> None:
     """All is acked already, so that no other ack will come."""
     journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=100))
     commits: GroupCommit[pa.RecordBatch] = GroupCommit(

@@ -1,6 +1,6 @@
 """A journal after a crash or after damage: recovered up to its last good frame, or refused.
 
-Protects invariants I16 to I20 of the journal. Each case edits the files of a closed journal.
+Each case edits the files of a closed journal.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def check_recovered(path: Path, frames: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("tail", ["cut", "zeros", "garbage"])
-def test_i17_a_tail_torn_at_any_byte_of_the_last_two_frames_is_cut(
-    tmp_path: Path, tail: str
-) -> None:
+def test_a_tail_torn_at_any_byte_of_the_last_two_frames_is_cut(tmp_path: Path, tail: str) -> None:
     left = killed(tmp_path, synced=2, unsynced=2)
     segment = only_segment(left)
     crashed = contents(left)
@@ -124,11 +122,11 @@ def test_i17_a_tail_torn_at_any_byte_of_the_last_two_frames_is_cut(
         broken.unlink(missing_ok=True)
 
 
-def test_i17_unsynced_frames_are_kept_when_they_are_intact(tmp_path: Path) -> None:
+def test_unsynced_frames_are_kept_when_they_are_intact(tmp_path: Path) -> None:
     check_recovered(killed(tmp_path, synced=2, unsynced=2), frames=4)
 
 
-def test_i17_a_checkpoint_a_little_behind_costs_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_a_little_behind_costs_nothing(tmp_path: Path) -> None:
     """A power cut may bring back the block as it was up to 100 ms earlier."""
     journal = Journal.create(tmp_path, ID)
     for frame in range(5):
@@ -141,7 +139,7 @@ def test_i17_a_checkpoint_a_little_behind_costs_nothing(tmp_path: Path) -> None:
     check_recovered(tmp_path / ID, frames=5)
 
 
-def test_i17_a_flipped_bit_in_synced_frames_is_refused_and_nothing_cut(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_synced_frames_is_refused_and_nothing_cut(tmp_path: Path) -> None:
     path = written(tmp_path, frames=3)
     segment = only_segment(path)
     whole = segment.read_bytes()
@@ -151,14 +149,14 @@ def test_i17_a_flipped_bit_in_synced_frames_is_refused_and_nothing_cut(tmp_path:
         check_refused(path, match=rf"{segment.name} at byte {first if at < last else last}")
 
 
-def test_i17_segment_shorter_than_its_synced_frames_is_refused(tmp_path: Path) -> None:
+def test_segment_shorter_than_its_synced_frames_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, frames=3)
     segment = only_segment(path)
     segment.write_bytes(segment.read_bytes()[: frame_offsets(segment)[2]])
     check_refused(path, match="were synced")
 
 
-def test_i17_damage_in_a_sealed_segment_is_found_when_it_is_read(tmp_path: Path) -> None:
+def test_damage_in_a_sealed_segment_is_found_when_it_is_read(tmp_path: Path) -> None:
     """Recovery does not read old segments; their readers check every bit."""
     path = written(tmp_path, frames=40, segment_bytes=4096)
     oldest = min(path.glob("*.segment"))
@@ -174,7 +172,7 @@ def test_i17_damage_in_a_sealed_segment_is_found_when_it_is_read(tmp_path: Path)
     journal.close()
 
 
-def test_i17_damage_in_a_frame_header_of_a_sealed_segment_names_the_place(tmp_path: Path) -> None:
+def test_damage_in_a_frame_header_of_a_sealed_segment_names_the_place(tmp_path: Path) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     oldest = min(path.glob("*.segment"))
     damaged = bytearray(oldest.read_bytes())
@@ -227,7 +225,7 @@ def test_unreadable_bytes_are_damage_with_file_and_position(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("at", [0, 4, 12, 20, 30, 50, 60, 127, 130])
-def test_i16_damage_in_a_segment_s_header_or_state_is_refused(tmp_path: Path, at: int) -> None:
+def test_damage_in_a_segment_s_header_or_state_is_refused(tmp_path: Path, at: int) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     second = sorted(path.glob("*.segment"))[1]
     damaged = bytearray(second.read_bytes())
@@ -286,7 +284,7 @@ def empty(segments: list[Path]) -> None:
         (empty, "does not begin as a segment"),
     ],
 )
-def test_i18_a_hole_between_segments_is_refused(
+def test_a_hole_between_segments_is_refused(
     tmp_path: Path, damage: Callable[[list[Path]], None], match: str
 ) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
@@ -296,7 +294,7 @@ def test_i18_a_hole_between_segments_is_refused(
     check_refused(path, match)
 
 
-def test_i16_a_segment_of_another_journal_is_refused(tmp_path: Path) -> None:
+def test_a_segment_of_another_journal_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, frames=2)
     other = Journal.create(tmp_path, "web.n2.0.ffffffff")
     other.append(numbered_events(0, 2 * ROWS))
@@ -306,19 +304,19 @@ def test_i16_a_segment_of_another_journal_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 512, b"FLCP" + b"\1" * 508])
-def test_i17_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path, frames=2)
     (path / checkpoints.NAME).write_bytes(content)
     check_refused(path, match="checkpoint")
 
 
-def test_i17_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, frames=2)
     (path / checkpoints.NAME).unlink()
     check_refused(path, match="missing")
 
 
-def test_i17_checkpoint_of_an_earlier_opening_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_an_earlier_opening_is_refused(tmp_path: Path) -> None:
     """One from a backup would make acknowledged events look like a torn tail."""
     path = written(tmp_path, frames=2)
     older = (path / checkpoints.NAME).read_bytes()
@@ -346,7 +344,7 @@ def test_a_renamed_directory_is_refused(tmp_path: Path) -> None:
         Journal.open(tmp_path / "web.n9.0.0a1b2c3d")
 
 
-def test_i17_trim_does_not_count_unsynced_frames_as_synced(tmp_path: Path) -> None:
+def test_trim_does_not_count_unsynced_frames_as_synced(tmp_path: Path) -> None:
     """A power cut may take them, and that is no damage."""
     disk = FaultyDisk()
     journal = Journal.create(tmp_path, ID, segment_bytes=4096, disk=disk)
@@ -365,7 +363,7 @@ def test_i17_trim_does_not_count_unsynced_frames_as_synced(tmp_path: Path) -> No
     again.close()
 
 
-def test_i20_new_segment_and_its_name_are_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
+def test_new_segment_and_its_name_are_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
     disk = FaultyDisk()
     journal = Journal.create(tmp_path, ID, segment_bytes=4096, disk=disk)
     while len(list((tmp_path / ID).glob("*.segment"))) < 3:
@@ -382,7 +380,7 @@ def test_i20_new_segment_and_its_name_are_on_disk_before_the_checkpoint(tmp_path
 
 
 @pytest.mark.parametrize("lives_for", range(9))
-def test_i20_power_cut_after_an_interrupted_and_recovered_roll_loses_nothing(
+def test_power_cut_after_an_interrupted_and_recovered_roll_loses_nothing(
     tmp_path: Path, lives_for: int
 ) -> None:
     """The new segment's name may lie in the page cache only, with acknowledged events behind it."""
@@ -409,7 +407,7 @@ def test_i20_power_cut_after_an_interrupted_and_recovered_roll_loses_nothing(
     last.close()
 
 
-def test_i20_name_of_a_journal_is_on_disk_before_it_takes_events(tmp_path: Path) -> None:
+def test_name_of_a_journal_is_on_disk_before_it_takes_events(tmp_path: Path) -> None:
     disk = FaultyDisk()
     Journal.create(tmp_path / "data" / "journals", ID, disk=disk).close()
     assert "data" in disk.synced_names(tmp_path)
@@ -418,7 +416,7 @@ def test_i20_name_of_a_journal_is_on_disk_before_it_takes_events(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lives_for", range(8))
-def test_i20_journal_killed_during_its_creation_is_complete_or_absent(
+def test_journal_killed_during_its_creation_is_complete_or_absent(
     tmp_path: Path, lives_for: int
 ) -> None:
     disk = FaultyDisk()
@@ -431,7 +429,7 @@ def test_i20_journal_killed_during_its_creation_is_complete_or_absent(
     assert disk.synced_names(tmp_path) >= {path.name for path in tmp_path.iterdir()}
 
 
-def test_i20_interrupted_trim_is_completed(tmp_path: Path) -> None:
+def test_interrupted_trim_is_completed(tmp_path: Path) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     before = contents(path)
     journal = Journal.open(path)
@@ -447,14 +445,14 @@ def test_i20_interrupted_trim_is_completed(tmp_path: Path) -> None:
     again.close()
 
 
-def test_i20_interrupted_roll_is_no_damage(tmp_path: Path) -> None:
+def test_interrupted_roll_is_no_damage(tmp_path: Path) -> None:
     path = written(tmp_path, frames=3)
     (path / f"{3 * ROWS:020d}.segment.unfinished").write_bytes(b"FLSG half a header")
     check_recovered(path, frames=3)
     assert list(path.glob("*.unfinished")) == []
 
 
-def test_i21_missing_room_to_keep_a_torn_tail_does_not_stop_the_start(tmp_path: Path) -> None:
+def test_missing_room_to_keep_a_torn_tail_does_not_stop_the_start(tmp_path: Path) -> None:
     left = killed(tmp_path, synced=2, unsynced=1)
     segment = only_segment(left)
     segment.write_bytes(segment.read_bytes()[:-10])

@@ -204,7 +204,7 @@ def test_a_failing_job_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
     failing.wake()
     other.job.wake()
     wait_for(lambda: other.runs == 2)
-    assert caplog.messages == ["the job of web.n1.0.a failed, and runs no more"]
+    assert caplog.messages == ["job web.n1.0.a failed, and stops until a restart"]
 
 
 @pytest.mark.slow

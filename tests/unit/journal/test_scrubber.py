@@ -87,7 +87,7 @@ def test_unsynced_frames_are_left_alone(world: World) -> None:
     assert primary.damaged == ""
 
 
-def test_copy_that_does_not_know_the_checkpoint_yet_is_scrubbed_to_its_end(world: World) -> None:
+def test_replica_that_forgot_the_checkpoint_is_scrubbed_to_its_end(world: World) -> None:
     """As after a kill: the checkpoint of the others was in its memory."""
     world["n2"].close()
     directory = world.path / "n2" / NAME

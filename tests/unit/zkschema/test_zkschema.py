@@ -79,7 +79,7 @@ def test_optional_fields_are_written_only_when_set() -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    with pytest.raises(codec.NewerVersionError, match="Ack: the record has format version 2"):
+    with pytest.raises(codec.NewerVersionError, match="Ack record: it has format version 2"):
         codec.decode(records.Ack, b'{"v":2,"epoch":1,"offset":0}')
 
 
@@ -88,11 +88,11 @@ def test_a_newer_version_is_refused_by_name() -> None:
     [
         (b"{", "not JSON"),
         (b"[]", "expected a JSON object"),
-        (b'{"epoch":1,"offset":0}', 'the format version, field "v", is missing or not a positive'),
-        (b'{"v":"1","epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
-        (b'{"v":true,"epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
-        (b'{"v":-1,"epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
-        (b'{"v":0,"epoch":1,"offset":0}', 'field "v", is missing or not a positive integer'),
+        (b'{"epoch":1,"offset":0}', 'its format version "v" is missing or not a positive'),
+        (b'{"v":"1","epoch":1,"offset":0}', 'version "v" is missing or not a positive integer'),
+        (b'{"v":true,"epoch":1,"offset":0}', 'version "v" is missing or not a positive integer'),
+        (b'{"v":-1,"epoch":1,"offset":0}', 'version "v" is missing or not a positive integer'),
+        (b'{"v":0,"epoch":1,"offset":0}', 'version "v" is missing or not a positive integer'),
         (b'{"v":1,"epoch":1}', "Ack.offset: the field is missing"),
         (b'{"v":1,"epoch":1,"offset":"7"}', "Ack.offset: expected int, got str"),
         (b'{"v":1,"epoch":true,"offset":7}', "Ack.epoch: expected int, got bool"),
@@ -138,7 +138,7 @@ def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
     bad["/live/nodes/n"] = b"x" * 20_000
     assert [(problem.path, problem.what.split(":")[0]) for problem in verify(bad)] == [
         ("/audit", "missing"),
-        ("/flows/web", "Flow"),
+        ("/flows/web", "Flow record"),
         ("/flows/web/strange", "no such znode in the schema"),
         ("/live", "the data has 4 bytes, and at most 0 are allowed"),
         ("/live/nodes/n", "the data has 20000 bytes, and at most 16384 are allowed"),

@@ -23,8 +23,7 @@ _TIME = EVENT_SCHEMA.field("ts").type
 @dataclass(frozen=True)
 class Unwrapped:
     """Columns of unwrapped lines. ``unfinished``: the message continues in another line. ``times``:
-    set by the runtime. An unreadable line has a reason in ``reasons``, its original text and no
-    stream."""
+    set by the runtime. An unreadable line has an entry in ``reasons``, its text and no stream."""
 
     texts: pa.Array
     streams: pa.Array
