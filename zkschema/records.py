@@ -295,8 +295,7 @@ class Plan(Record):
 class Joined(Record):
     """Lines joined to events at ack ``offset``: all events that begin below ``emitted`` are in the
     sinks. Lines from ``offset`` on are read again, and joined as before only under the same
-    ``rules``. Lines below ``sure`` (0: ``offset``) only show whether the next line continues a
-    message."""
+    ``rules``. Lines below ``sure`` (0: ``offset``) show if the next one continues a message."""
 
     offset: int
     emitted: int

@@ -31,8 +31,7 @@ class TroubleLog:
         cause: Exception | None = None,
         kind: object = None,
     ) -> None:
-        """Log a trouble, an unexpected ``cause`` with its traceback. ``kind``: by default the
-        whole text."""
+        """Log a trouble, an unexpected ``cause`` with its traceback. Default ``kind``: the text."""
         kind = text % args if kind is None else kind
         if kind not in self._logged:
             self._logged.append(kind)

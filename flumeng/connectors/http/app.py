@@ -231,8 +231,7 @@ class HttpApp:
                     await asyncio.wait(waiting)
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
-        """Process a request; return once its events are in the state that ``ack`` names. Raises
-        RefusedError."""
+        """Process a request until its events are in the state of ``ack``. Raises RefusedError."""
         method, path = scope["method"], find_path(scope["path"])
         reading = method in ("GET", "HEAD")
         if reading and not path.health:

@@ -12,9 +12,8 @@ from flumeng.config.column_kinds import Columns, Kind
 _NAME = r"(?:[^\s.`]+|`[^`]+`)"
 _FIELD = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?:\s+(\S.*))?")
 _TYPE = re.compile(
-    r"(STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE|"
-    r"TIMESTAMP|STRUCT|ARRAY|MAP)\b",
-    re.IGNORECASE,
+    r"(?i)(STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE|"
+    r"TIMESTAMP|STRUCT|ARRAY|MAP)\b"
 )
 _NAMES = re.compile(_NAME)
 

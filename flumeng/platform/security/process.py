@@ -1,5 +1,4 @@
-"""The identity of this process. Changed certificates are read again; an open cluster loads no
-cryptography."""
+"""The identity of this process. Changed certificates are read again."""
 
 from __future__ import annotations
 
