@@ -114,6 +114,7 @@ def test_sinks_have_the_events_at_the_moment_of_the_answer(host: Host) -> None:
     print(f"p50 {seconds[len(seconds) // 2]:.3f} s, most {seconds[-1]:.3f} s")
 
 
+@pytest.mark.long
 def test_event_dropped_by_a_filter_is_answered_with_200(host: Host) -> None:
     status, text, _ = host.post("drop this")
     assert (status, json.loads(text)) == (200, {})

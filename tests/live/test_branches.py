@@ -125,7 +125,12 @@ def levels(*wanted: int | None) -> list[int]:
     ("bad", "middle", "in_arrow"),
     [
         ("level in ('0', '1')", "select: [seq, level]", True),
-        ("level in ('0', '1')", "sql: 'SELECT seq, level FROM events WHERE level <> 3'", False),
+        pytest.param(
+            "level in ('0', '1')",
+            "sql: 'SELECT seq, level FROM events WHERE level <> 3'",
+            False,
+            marks=pytest.mark.long,
+        ),
         ("cast(level as double) < 2", "select: [seq, level]", False),
         ("cast(level as double) < 2", "where: 'cast(level as double) <> 3'", False),
     ],

@@ -309,6 +309,7 @@ def test_frozen_server_delays_the_events_of_its_own_journals_only(
     assert len(reader.events) == 400
 
 
+@pytest.mark.long
 def test_second_reader_of_a_cursor_and_removed_cursor_are_reported(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:

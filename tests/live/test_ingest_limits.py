@@ -137,6 +137,7 @@ def status(connection: socket.socket) -> int:
         return int(answer.readline().split()[1])
 
 
+@pytest.mark.long
 def test_zip_bombs_on_many_connections_at_once_take_bounded_memory(
     worker: WorkerProcess, descriptors: int
 ) -> None:

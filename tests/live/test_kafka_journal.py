@@ -199,6 +199,7 @@ def test_flow_that_moves_to_kafka_closes_its_journal(
     assert [event["body"] for event in worker.events("f")] == [b"on disk"]
 
 
+@pytest.mark.long
 def test_flow_delivers_the_events_of_its_journal_in_kafka(
     kafka: RealKafka, topic: str, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def test_node_and_its_copy_do_not_both_run_and_the_copy_reports_why(
     assert "Traceback" not in said
 
 
+@pytest.mark.long
 def test_node_supplanted_while_it_was_cut_off_stops(host: Host, tmp_path: Path) -> None:
     """Its copy came to life when its session was over."""
     original = host.start("original")

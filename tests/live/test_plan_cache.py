@@ -251,6 +251,7 @@ def test_batch_after_a_failure_is_planned_again(
     assert len(plans.made) == 2
 
 
+@pytest.mark.long
 def test_large_events_go_through_spark_in_small_batches(
     spark: SparkSession, tmp_path: Path, write: Write, plans: CountedPlans
 ) -> None:

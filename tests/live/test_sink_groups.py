@@ -208,6 +208,7 @@ def test_member_that_fails_in_the_middle_has_a_part_of_the_next_members_events(
     first.server_close()
 
 
+@pytest.mark.long
 def test_twenty_unreachable_members_are_waited_for_and_named(
     run: Run, servers: list[Server]
 ) -> None:

@@ -38,6 +38,7 @@ def standalone(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standa
     standalone.leave()
 
 
+@pytest.mark.long
 def test_each_event_shows_once_while_the_first_directory_is_away(
     standalone: Standalone, tmp_path: Path
 ) -> None:

@@ -209,7 +209,11 @@ def damaged_avro(folder: Path) -> None:
     [
         (truncated_gzip, {"delivery": "at-least-once"}),
         (truncated_gzip, {"letters": "parquet"}),
-        (truncated_gzip, {"filters": "{sql: 'SELECT * FROM events WHERE length(body) > 0'}"}),
+        pytest.param(
+            truncated_gzip,
+            {"filters": "{sql: 'SELECT * FROM events WHERE length(body) > 0'}"},
+            marks=pytest.mark.long,
+        ),
         (damaged_avro, {}),
         (truncated_gzip, {"sink": DELTA}),
     ],

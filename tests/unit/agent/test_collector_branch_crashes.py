@@ -149,7 +149,7 @@ def test_undisturbed_collector_delivers_each_event_once(tmp_path: Path) -> None:
     assert letter["dead_revision"] == TASK.revision
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_collector_may_die_at_every_third_step(tmp_path: Path) -> None:
     """Each single one is tried in ``test_collector_crashes``, with files that cost less."""
     for at in range(0, Branching(tmp_path / "counted").collect(1).count, 3):

@@ -494,7 +494,7 @@ def test_finder_is_made_again_after_a_user_error(store: ScriptedStore, node: Nod
     assert [finder.closed for finder in made] == [True, False]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_task_that_fails_repeatedly_is_unhealthy_or_unreachable(
     store: ScriptedStore, node: Node, finder: FakeFinder
 ) -> None:

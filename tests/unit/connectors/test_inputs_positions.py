@@ -193,6 +193,7 @@ def test_server_that_comes_back_is_watched_again(world: World) -> None:
     wait_for(lambda: world.end(a) == 9)
 
 
+@pytest.mark.long
 def test_failing_server_is_logged_once_and_again_when_a_person_is_needed(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

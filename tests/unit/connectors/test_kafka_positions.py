@@ -289,7 +289,7 @@ def test_malformed_partition_name_stops_only_its_partition(watchers: Watchers) -
     task.positions.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_unexpected_error_is_reported_once_and_the_watch_goes_on(
     brokers: ScriptedBrokers, watchers: Watchers, caplog: pytest.LogCaptureFixture
 ) -> None:
