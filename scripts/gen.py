@@ -9,7 +9,7 @@ from pathlib import Path
 
 from command_pages import pages as commands
 from flumeng.agent.dryrun.cases import Case, CaseFile, GivenEvent
-from flumeng.config.policy import Policy
+from flumeng.config.policy import Policy, SparkBounds
 from flumeng.fleet.inventory.cluster_file import ClusterFile, NodeOptions
 from flumeng.fleet.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
 from flumeng.platform.metrics.table import to_markdown as metrics
@@ -37,7 +37,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/metrics.md": ("The metrics", metrics),
     "reference/node.md": (
         "The policy file of a node",
-        partial(option_page, Policy, (("secrets", SecretBackend),)),
+        partial(option_page, Policy, (("secrets", SecretBackend), ("spark", SparkBounds))),
     ),
     "reference/sites.md": ("The files of an inventory", inventory),
     "reference/test-cases.md": (

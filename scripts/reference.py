@@ -73,7 +73,7 @@ def index() -> str:
         folder = _folder(entry)
         page = f"connectors/{folder}.md" if folder else "filters.md"
         anchor = f"options-of-{entry.kind}-{entry.name}"
-        purpose = documentation(entry.options_class()).partition("\n\n")[0].replace("\n", " ")
+        purpose = documentation(entry.options_class()).replace("\n", " ").partition(". ")[0]
         purpose = purpose.replace("|", "\\|")
         lines.append(f"| {entry.kind} | [`{entry.name}`]({page}#{anchor}) | {purpose} |")
     head = "All sources, filters and sinks, with their options. Those of a flow: [flow](flow.md).\n"
