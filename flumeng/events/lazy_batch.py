@@ -111,8 +111,7 @@ class LazyBatch:
         return replace(self, source=type(self.source)(rows, self.spark))
 
     def bind(self, *given: Any) -> LazyBatch:
-        """Bind the value of the ``Parameter``. It must not be secret: Spark's pages and event logs
-        show it."""
+        """Bind the value of the ``Parameter``. Spark's pages and event logs show it: no secrets."""
         return replace(self, bound=given)
 
     def cached(self) -> LazyBatch:

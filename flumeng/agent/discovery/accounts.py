@@ -1,6 +1,5 @@
 """Accounts (ends and acks) of the partitions of all flows of a discovery process. A caller waits
-for a bounded time; older accounts are reported until they are stale. An unresponsive server delays
-no other flow."""
+for a bounded time; accounts are reported until they are stale. A silent server delays no other."""
 
 from __future__ import annotations
 

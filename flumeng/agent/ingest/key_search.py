@@ -4,7 +4,6 @@ secret's name is in the journal, or in the text of a flow whose readers wait for
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from flumeng.config import parse_flow
@@ -22,7 +21,7 @@ class KeySearch:
         self._journals = journals
         self._texts: Mapping[str, str] = {}
         self._named: Mapping[str, tuple[str, ...]] = {}
-        self._faults: defaultdict[str, TroubleLog] = defaultdict(lambda: TroubleLog(log))
+        self._faults: dict[str, TroubleLog] = {}
 
     def set_texts(self, texts: Mapping[str, str]) -> None:
         if texts != self._texts:
@@ -37,10 +36,12 @@ class KeySearch:
             if cipher.lacks_key and (journal.closed or cipher.problem):
                 try:
                     changed |= _search(name, cipher, self._named.get(flow_of(name), ()))
-                    self._faults[name].end("journal %s: its key can be searched again", name)
+                    if fault := self._faults.pop(name, None):
+                        fault.end("journal %s: its key can be searched again", name)
                 except Exception as error:
                     text = "journal %s: cannot search its key; retrying: %r"
-                    self._faults[name].log(logging.ERROR, text, name, error, cause=error)
+                    fault = self._faults.setdefault(name, TroubleLog(log))
+                    fault.log(logging.ERROR, text, name, error, cause=error)
         return changed
 
 

@@ -51,8 +51,7 @@ Part = Segment | Rows
 
 
 def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> Iterator[Rows]:
-    """Yield rows [start, end), read no further. A text in ``bodies`` is the error of the next
-    array's rows."""
+    """Yield rows [start, end), read no further. A text in ``bodies`` is the next array's error."""
     position, error = 0, ""
     while position < end:
         body = next(bodies, None)

@@ -256,7 +256,8 @@ class QueueLog:
         for name, failure in failures.items():
             if failure.value.wanted and not self._is_kept(name):
                 gone = Remove(paths.queue_failure(self._flow, name), failure.version)
-                lane = min(self.lanes, key=self.waiting_weights.__getitem__)
+                weights = self.waiting_weights
+                lane = min(weights, key=weights.__getitem__)
                 if failure.value.wanted == RETRY:
                     failed = failure.value
                     at = failed.location, failed.size, failed.modified, failed.tag, failed.position

@@ -163,6 +163,9 @@ class ScheduleFinder:
 
     def _write(self, log: QueueLog, due: Sequence[datetime], checked: datetime) -> None:
         number = log.lanes[LANE].next
+        if number + len(due) > items.FULL_ITEMS:
+            why = f"flow {self._task.flow} has had {number:,} polls, the most that a flow may have"
+            raise UserError(f"{why}: delete it, and apply it under another name")
         new = [
             Item(number + n, f"due {moment.isoformat()}", 0, round(moment.timestamp() * 1_000_000))
             for n, moment in enumerate(due)

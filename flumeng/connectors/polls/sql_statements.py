@@ -14,8 +14,7 @@ VALUE, KEY, NUMBER = "flumeng_value", "flumeng_key", "flumeng_number"
 @dataclass(frozen=True)
 class Dialect:
     """``text`` casts a number or time to a text with all digits, comparable with the column.
-    ``clock``: the database's time, with its zone or in UTC. ``properties`` make the driver return
-    times in UTC."""
+    ``clock``: the database's time, zoned or in UTC. With ``properties`` times are in UTC."""
 
     text: str
     clock: str

@@ -297,6 +297,22 @@ def test_full_lane_is_followed_by_a_new_one(queue: Queue, monkeypatch: pytest.Mo
     assert len(queue.finder(epoch=2, lanes=2).find(Before()).offers) == 5
 
 
+def test_failed_item_of_a_full_lane_is_retried_in_another(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "FULL_ITEMS", 1)
+    queue.write("bad")
+    finder = queue.finder(lanes=1, discovery_seconds=0.0)
+    finder.find(Before())
+    queue.fail("bad")
+    queue.ack("0", items.offset_of(1))
+    finder.find(Before())
+    decide(Operator(queue.store, *BY), "web", [], "retry")
+    finder.find(Before())
+    (again,) = queue.items()
+    assert (again.location, again.number) == (f"{queue.directory}/bad", 0)
+
+
 def there(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 

@@ -507,6 +507,19 @@ def test_answers_in_another_directory_are_not_given_up(world: World, tmp_path: P
     assert (one.answered.elsewhere, world.bodies()) == ("", ["3", "4"])
 
 
+def test_flow_with_the_most_polls_is_refused_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets of more would exceed 63 bits."""
+    monkeypatch.setattr(items, "FULL_ITEMS", 1)
+    finder = world.finder()
+    finder.find(Before())
+    world.pass_time(3600)
+    with pytest.raises(UserError, match=r"the most .*: delete it, and apply it under another name"):
+        for _ in range(3):
+            finder.find(Before())
+
+
 def test_saved_position_in_the_future_is_reported_and_waited_for_or_passed_over(
     world: World,
 ) -> None:

@@ -49,7 +49,7 @@ def dockerfiles(folder: Path) -> Iterator[str]:
 
 
 def mounted(service: dict[str, Any]) -> dict[str, str]:
-    """What is mounted into a service, by its place there."""
+    """The mounts of a service: the path in it, and the file or volume behind it."""
     return {place: what for what, place in (v.split(":")[:2] for v in service.get("volumes", []))}
 
 
