@@ -7,6 +7,7 @@ own. ``FLUMENG_TEST_EXAMPLES`` says how many examples are drawn by chance for a 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -146,6 +147,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {item for item in long if item.path not in share}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Takes what collecting made from the garbage collector, which else passes over it again and
+    again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -370,3 +370,4 @@ EncryptedMachine.TestCase.settings = settings(
     JournalMachine.TestCase.settings, max_examples=EXAMPLES // 2
 )
 TestEncrypted = EncryptedMachine.TestCase
+pytest.mark.slow(TestEncrypted)

@@ -170,5 +170,5 @@ class Following(RuleBasedStateMachine):
         assert (seen.mine, seen.leads, seen.cluster) == (fresh.mine, fresh.leads, fresh.cluster)
 
 
-Following.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Following.TestCase.settings = settings(stateful_step_count=25, deadline=None)
 test_a_reader_that_follows_sees_everything = Following.TestCase

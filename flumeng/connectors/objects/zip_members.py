@@ -48,7 +48,7 @@ def members(opened: OpenItem, allowance: Allowance) -> Iterator[Member]:
 
 def _is_file(info: zipfile.ZipInfo) -> bool:
     kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
-    return not info.is_dir() and kind in _WITH_EVENTS
+    return not info.filename.endswith("/") and kind in _WITH_EVENTS
 
 
 def _written(info: zipfile.ZipInfo) -> float:

@@ -13,6 +13,7 @@ from flumeng.agent.collector import class_archive
 from flumeng.platform.java import find_java
 
 
+@pytest.mark.slow
 def test_archive_fits_one_java_and_one_set_of_jars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,6 +48,7 @@ def test_only_an_archive_of_our_own_is_used(
     assert class_archive.java_options(tmp_path) == ""
 
 
+@pytest.mark.slow
 def test_damaged_archive_is_ignored_silently(tmp_path: Path) -> None:
     class_archive.archive_in(tmp_path).write_bytes(b"no archive" * 1000)
     options = class_archive.java_options(tmp_path).split()

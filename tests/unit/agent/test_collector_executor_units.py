@@ -165,6 +165,7 @@ class HangingReader:
     ],
     ids=["reader", "filter", "sink", "another"],
 )
+@pytest.mark.slow
 def test_hanging_unit_is_found_in_its_step(stage: Stage, step: bytes) -> None:
     may_end.clear()
     results = run_together(

@@ -192,6 +192,7 @@ def test_batch_that_has_its_bytes_waits_no_longer(world: World) -> None:
     assert [piece.events for batch in pipeline.batches for piece in batch] == [100, 10, 10]
 
 
+@pytest.mark.slow
 def test_successor_delivers_at_once_the_events_that_waited_for_an_owner(world: World) -> None:
     Acks.claim(world.store, Publisher(world.store), "web", 1, [JOURNAL])
     pipeline = ScriptedPipeline(spec(seconds=3600.0))
@@ -203,6 +204,7 @@ def test_successor_delivers_at_once_the_events_that_waited_for_an_owner(world: W
     assert world.ack() == 10, "its second batch waits until it is old enough"
 
 
+@pytest.mark.slow
 def test_draining_process_waits_for_unreachable_journals(world: World) -> None:
     end = world.safe.pop(JOURNAL)
     runner = world.run(ScriptedPipeline(spec()))

@@ -236,6 +236,7 @@ def test_source_that_fails_after_each_start_is_logged_once_and_so_is_its_end(
     assert tracebacks(caplog) == 0
 
 
+@pytest.mark.slow
 def test_new_source_reads_nothing_under_back_pressure(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
@@ -320,6 +321,7 @@ def test_flow_wanted_again_before_it_has_stopped_continues(tmp_path: Path) -> No
     run(test)
 
 
+@pytest.mark.slow
 def test_invalid_text_fails_the_task_and_keeps_its_sources_running(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -407,6 +409,7 @@ def test_unusable_directory_is_reported_in_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["noted", "."])
 @pytest.mark.parametrize("found", ["{", "[]", "[" * 100_000])
+@pytest.mark.slow
 def test_damaged_source_state_fails_the_flow_and_makes_no_journals(
     tmp_path: Path, folder: str, found: str
 ) -> None:

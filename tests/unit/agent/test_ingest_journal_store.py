@@ -137,6 +137,7 @@ def fill(journal: Log) -> str:
     return full.value.cause
 
 
+@pytest.mark.slow
 def test_flow_without_progress_leaves_room_for_the_others(tmp_path: Path) -> None:
     """Each such flow takes a part of the remaining room, and one that is read goes on."""
     journal_store = JournalStore(tmp_path, "here", max_bytes=1 << 20)

@@ -142,6 +142,7 @@ def test_connection_does_not_become_idle_while_its_source_is_paused() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_unfinished_messages_of_all_senders_take_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -31,6 +31,7 @@ def wanted(tasks: int) -> Assigned:
 
 
 @pytest.mark.parametrize("tasks", [0, 1, 5000])
+@pytest.mark.slow
 def test_the_last_assignment_is_kept(tmp_path: Path, tasks: int) -> None:
     home = DataDirectory(tmp_path / "node")
     assert home.kept() is None

@@ -153,6 +153,7 @@ def test_partitions_without_a_reported_end_are_named(shell: Shell, store: FakeSt
     assert (found["events"], len(found["unknown"]), found["silent"]) == (100, 7, ["n2"])
 
 
+@pytest.mark.slow
 def test_lag_of_one_flow_reads_no_others_and_survives_their_damage(
     shell: Shell, store: FakeStore
 ) -> None:

@@ -182,6 +182,7 @@ def test_syslog_columns_are_those_that_parse_adds() -> None:
     assert added == {name: kind.name for name, kind in SYSLOG.items()}
 
 
+@pytest.mark.slow
 def test_a_process_that_only_reads_flows_does_not_load_sqlglot() -> None:
     flow = "{flow: a, sources: [syslog: {listen: 'x:1'}], filters: [where: a > 1], sinks: [noop]}"
     code = (

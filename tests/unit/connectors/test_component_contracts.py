@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flumeng_testkit import FilterContract, SourceContract
 
 from flumeng.connectors.api import Source
@@ -20,6 +21,7 @@ SYSLOG = [
 ]
 
 
+@pytest.mark.slow
 class TestGenerate(SourceContract):
     name = "generate"
 
@@ -28,6 +30,7 @@ class TestGenerate(SourceContract):
         return {"events_per_second": 1000}
 
 
+@pytest.mark.slow
 class TestTail(SourceContract):
     name = "tail"
 
@@ -39,6 +42,7 @@ class TestTail(SourceContract):
             file.write("a line\n")
 
 
+@pytest.mark.slow
 class TestTcp(SourceContract):
     name = "tcp"
 
@@ -55,6 +59,7 @@ class TestTcp(SourceContract):
         await writer.wait_closed()
 
 
+@pytest.mark.slow
 class TestUdp(SourceContract):
     name = "udp"
 

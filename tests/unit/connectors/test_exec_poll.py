@@ -126,6 +126,7 @@ def test_a_poll_that_is_closed_ends_its_command() -> None:
         asked.ask("", DUE)
 
 
+@pytest.mark.slow
 def test_command_ends_with_the_polling_process(tmp_path: Path) -> None:
     """However that ends."""
     script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60"
@@ -141,6 +142,7 @@ def test_command_ends_with_the_polling_process(tmp_path: Path) -> None:
     assert ends(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 def test_command_poll_leaves_no_descriptor_open() -> None:
     asked = poll("echo x")
     asked.ask("", DUE)

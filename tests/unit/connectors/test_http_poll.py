@@ -305,6 +305,7 @@ def test_received_pages_are_kept_when_a_later_one_fails() -> None:
         assert answers(poll, first.state)[0] == bodies(3, 4)
 
 
+@pytest.mark.slow
 def test_pages_of_a_failed_due_time_come_once() -> None:
     """The due time that follows goes on where it is stuck, and asks for its own then."""
     broken = True

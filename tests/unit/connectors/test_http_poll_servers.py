@@ -124,6 +124,7 @@ def test_slowly_trickling_answer_times_out(how: str) -> None:
     assert took < 3
 
 
+@pytest.mark.slow
 def test_a_poll_that_is_closed_ends_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
@@ -383,6 +384,7 @@ def test_a_certificate_has_to_be_trusted(tmp_path: Path) -> None:
         ask_once("https://127.0.0.1/", tls=ClientTls(ca="/nowhere"))
 
 
+@pytest.mark.slow
 def test_certificate_authority_applies_to_redirects(tmp_path: Path) -> None:
     """Also for one that is reached by TLS after another that was reached without."""
     authority = Authority(tmp_path)

@@ -332,6 +332,7 @@ def test_truncation_without_a_copy_is_reported_and_counted(
     assert len(cursors(follower.state)) == 1
 
 
+@pytest.mark.slow
 def test_unreadable_copy_is_reported_and_waited_for(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

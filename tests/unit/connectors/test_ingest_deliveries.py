@@ -78,6 +78,7 @@ def test_deliveries_report_when_the_first_wait_begins_and_the_last_ends() -> Non
     uvloop.run(test())
 
 
+@pytest.mark.slow
 def test_wait_ends_by_its_timeout() -> None:
     """A shorter one that comes later ends first; a cancelled one harms no other."""
 

@@ -127,6 +127,7 @@ async def request(client: Client, line: str, body: bytes, *headers: str) -> byte
     return (await client.reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0]
 
 
+@pytest.mark.slow
 def test_clients_of_splunk_get_answers_they_expect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

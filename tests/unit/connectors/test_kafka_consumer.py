@@ -36,6 +36,7 @@ def test_missing_authority_file_is_named(tmp_path: Path) -> None:
         RangeConsumer(secured, committed=False)
 
 
+@pytest.mark.slow
 def test_client_without_a_broker_can_be_closed() -> None:
     told: list[Any] = []
     client = Client(consumer_settings(Access.of(source()), committed=True), told.append)

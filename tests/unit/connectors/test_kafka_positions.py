@@ -123,6 +123,7 @@ def watchers(brokers: ScriptedBrokers) -> Watchers:
     return Watchers(lambda _access, _committed: brokers)
 
 
+@pytest.mark.slow
 def test_partition_without_a_leader_does_not_keep_the_others_from_being_read(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
@@ -135,6 +136,7 @@ def test_partition_without_a_leader_does_not_keep_the_others_from_being_read(
     task.positions.close()
 
 
+@pytest.mark.slow
 def test_partition_reaches_as_far_as_its_brokers_report(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
@@ -153,6 +155,7 @@ def test_deleted_messages_are_passed_over_with_on_gone_earliest(watchers: Watche
     task.positions.close()
 
 
+@pytest.mark.slow
 def test_a_bounded_partition_is_closed_at_its_end(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
@@ -163,6 +166,7 @@ def test_a_bounded_partition_is_closed_at_its_end(
     task.positions.close()
 
 
+@pytest.mark.slow
 def test_recreated_topic_is_not_read_on(brokers: ScriptedBrokers, watchers: Watchers) -> None:
     task = Task(watchers, flow())
     task.becomes({P0: Reach(ID, 9)}, P0)

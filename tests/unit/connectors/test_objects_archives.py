@@ -484,6 +484,15 @@ def test_ten_thousand_members_are_read_in_seconds(tmp_path: Path, kind: str) -> 
     assert time.monotonic() - begun < 60
 
 
+def test_zip_member_without_a_name_is_read(tmp_path: Path) -> None:
+    packed = bytearray(PACK["zip"]({"a": b"one\n"}))
+    end_record = 22
+    assert packed[-end_record - 1 : -end_record] == b"a"
+    packed[-end_record - 1] = 0
+    item = written(tmp_path / "a.zip", bytes(packed))
+    assert events([item]) == [(0, "", b"one")]
+
+
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_altered_archive_is_read_or_damaged(

@@ -393,6 +393,7 @@ def parquet(path: Path, table: pa.Table) -> Item:
     return listed(path)
 
 
+@pytest.mark.slow
 def test_parquet_is_read_up_to_the_damaged_row_group(
     tmp_path: Path, table: pa.Table, texts: list[bytes]
 ) -> None:

@@ -104,6 +104,7 @@ def test_concurrent_tasks_share_a_commit(lake: Lake) -> None:
     assert lake.commits() == before
 
 
+@pytest.mark.slow
 def test_numbers_of_a_group_are_looked_up_one_by_one(lake: Lake, patient: GroupCommit) -> None:
     """Some members were committed before they died, and some not."""
     for n in (1, 3):
@@ -115,6 +116,7 @@ def test_numbers_of_a_group_are_looked_up_one_by_one(lake: Lake, patient: GroupC
     assert lake.commits() == 3
 
 
+@pytest.mark.slow
 def test_member_whose_files_do_not_fit_any_more_fails_alone(
     lake: Lake, patient: GroupCommit
 ) -> None:
@@ -150,6 +152,7 @@ def test_member_that_the_library_cannot_commit_fails_alone(
     assert found(lake) == ["0", "2", "3"]
 
 
+@pytest.mark.slow
 def test_member_that_was_overtaken_adds_nothing_and_the_others_are_there(
     lake: Lake, patient: GroupCommit
 ) -> None:

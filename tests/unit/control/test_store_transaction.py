@@ -99,6 +99,7 @@ def test_fake_store_refuses_transactions_that_a_server_refuses() -> None:
     assert done is None
 
 
+@pytest.mark.slow
 def test_access_lists_count_for_the_weight() -> None:
     many = Secured("c", tuple(f"operator:o{n:05}@web" for n in range(5_000)), GROUPS)
     write = Put(paths.flow("web"), records.Flow(revision=1), ABSENT)

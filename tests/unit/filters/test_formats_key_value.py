@@ -204,6 +204,7 @@ def test_columns_agree_with_a_scanner_of_one_row(bodies: list[bytes], options: P
 
 
 @given(st.lists(st.binary(max_size=30), max_size=4))
+@pytest.mark.slow
 def test_any_bytes_are_read_or_have_a_reason(bodies: list[bytes]) -> None:
     for form in ("key_value", "logfmt"):
         options = Parse(form, into="all", schema="a INT")

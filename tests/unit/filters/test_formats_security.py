@@ -125,6 +125,7 @@ def test_names_are_searched_once() -> None:
     assert cef(HEAD + b"b" * 1_000_000 + b"=" * 100_000)[1] == [("b" * 1_000_000, "=" * 99_999)]
 
 
+@pytest.mark.slow
 def test_large_bodies_are_read_like_others() -> None:
     many = b" ".join(b"k%d=v" % number for number in range(50_000))
     found = read_bodies(

@@ -41,6 +41,7 @@ def test_unexpected_error_is_raised_and_not_an_outcome_of_a_site() -> None:
         in_sites([site("fra"), site("lon")], lambda _one: 1 // 0)
 
 
+@pytest.mark.slow
 def test_a_frozen_site_is_given_up_after_its_own_limit() -> None:
     thawed = threading.Event()
 
@@ -101,6 +102,7 @@ print(in_sites([ice], lambda _one: threading.Event().wait()))
 """
 
 
+@pytest.mark.slow
 def test_a_frozen_site_does_not_keep_the_process_from_ending() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FROZEN], capture_output=True, text=True, timeout=30, check=True

@@ -227,6 +227,7 @@ def test_appended_events_settle_while_the_journal_takes_no_more(
     wait_for(lambda: commits.pressure == [True, False])
 
 
+@pytest.mark.slow
 def test_hold_is_logged_with_each_reason_and_its_end(
     journal: CopiedJournal,
     commits: Commits,

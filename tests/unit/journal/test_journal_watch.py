@@ -140,6 +140,7 @@ def test_notification_without_a_change_is_not_reported(world: World) -> None:
     assert next(answers) == WatchAnswer({B: at(10)}, ())
 
 
+@pytest.mark.slow
 def test_idle_watch_sends_heartbeats(world: World) -> None:
     world.create(A)
     answers = world.watch(A, heartbeat_seconds=0.1, seconds=0.35)

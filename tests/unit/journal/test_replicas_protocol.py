@@ -330,6 +330,7 @@ def test_replica_removed_during_the_damage_check_ends_no_thread(
     damage(store, far)
 
 
+@pytest.mark.slow
 def test_replica_that_cannot_be_set_aside_keeps_no_other_from_it(
     store: JournalStore,
     far: ReplicaJournal,

@@ -187,6 +187,7 @@ def test_copy_cut_or_removed_meanwhile_is_no_damage(
     assert world["n2"].damaged == ""
 
 
+@pytest.mark.slow
 def test_copy_that_cannot_be_opened_now_is_scrubbed_next_time(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,6 +30,7 @@ def number_in(file: Path) -> int:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, None])
+@pytest.mark.slow
 def test_run_that_ends_leaves_no_process(tmp_path: Path, end: signal.Signals | None) -> None:
     file = tmp_path / "pid"
     (tmp_path / "test_hangs.py").write_text(HANGS.format(file=str(file), passes=end is None))
