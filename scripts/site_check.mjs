@@ -1,4 +1,5 @@
-// Asks the built site's search each question of scripts/site_hook.py, in the worker of the theme.
+// Asks the built site's search each question of scripts/site_hook.py, in the worker of the theme, as it
+// is and as a sentence.
 // Exits with 1 if the question's page is not among the first three pages found.
 import { readFileSync, readdirSync } from "node:fs";
 import vm from "node:vm";
@@ -34,7 +35,8 @@ async function ask(message) {
 
 const questions = index.docs
   .filter((entry) => entry.tags && !entry.location.includes("#"))
-  .flatMap((entry) => entry.tags.map((question) => [question, entry.location]));
+  .flatMap(({ tags, location }) => tags.map((question) => [question, location]))
+  .flatMap(([question, page]) => [[question, page], [`How do I ${question}?`, page]]);
 await ask({ type: 0, data: { ...index, options: { suggest: false } } });
 for (const [question, wanted] of questions) {
   const found = (await ask({ type: 2, data: question })).items
