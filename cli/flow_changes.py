@@ -253,7 +253,7 @@ def delete(
     else:
         click.echo(
             f"flow {name}: its sources stop now, its journals are fully collected, then it is "
-            "deleted (follow with `flumeng ack list`)"
+            f"deleted (follow with `flumeng flow wait {name} --gone`)"
         )
     if wait:
         left = max(0.0, until - context.monotonic())

@@ -177,7 +177,7 @@ def _site_json(site: SitePlan) -> dict[str, Any]:
 
 def from_json(document: Any) -> PushPlan:
     """Parse a plan. Raises ``UserError`` for anything but the output of ``to_json``."""
-    if not isinstance(document, dict) or document.get("v") != FORMAT:
+    if not isinstance(document, dict) or repr(document.get("v")) != repr(FORMAT):
         raise UserError(
             f"this is no plan of format {FORMAT}: make one with `flumeng push plan --out FILE`"
         )

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -148,9 +149,11 @@ class Standalone:
         zookeeper = [str(self.data / "zookeeper"), str(self.zk_port)]
         node = ["--data", str(self.data / "node"), "--name", self.node, "--zk", self.hosts]
         self._add("zookeeper", ["flumeng.agent.standalone.embedded", *zookeeper], measured=False)
+        _tell("starting ZooKeeper")
         store = self._wait_for(self._connect, "ZooKeeper")
         tree.init(store)
         self._secure(store)
+        _tell("starting a master and a node")
         self._add("master", ["flumeng.control.master", self.hosts])
         self._add("node", ["flumeng.agent.node", *node])
         return store
@@ -184,6 +187,7 @@ class Standalone:
         def late() -> bool:
             return time.monotonic() > patience
 
+        _tell("waiting until the flows run")
         progress = self._wait_for(running, "the flows")
         for flow, why in (progress.failed | progress.waiting).items():
             log.warning("flow %s does not run: %s", flow, why)
@@ -267,6 +271,11 @@ def run(
         standalone.supervise()
     finally:
         standalone.stop()
+
+
+def _tell(doing: str) -> None:
+    """Print what the start does to standard error: it may take a minute."""
+    print(f"flumeng: {doing}", file=sys.stderr, flush=True)
 
 
 def _author() -> str:

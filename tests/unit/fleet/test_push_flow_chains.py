@@ -15,6 +15,7 @@ from flumeng.fleet.plan import PushPlan, from_json, moved_since, to_json
 from flumeng.fleet.resources import Resources
 from flumeng.fleet.site_copy import copy_site
 from flumeng.fleet.waves import Ending, Outcome
+from flumeng.platform.errors import UserError
 from tests.testkit.sites import NOON, FakeSites
 from zkschema import paths
 from zkschema.records import PushClaim, PushSource
@@ -66,6 +67,9 @@ def test_plan_names_the_recomposed_flows(capsys: pytest.CaptureFixture[str]) -> 
         in shown
     )
     assert from_json(to_json(plan)).sites["s0"].recomposed == {"copy": "filters of web changed"}
+    for version in (True, 2, "1", None):
+        with pytest.raises(UserError, match="this is no plan of format 1: make one with"):
+            from_json({**to_json(plan), "v": version})
 
 
 def test_plan_is_outdated_when_a_flow_has_begun_to_read() -> None:
