@@ -116,11 +116,12 @@ class HowTo:
         folder: Path,
         environment: Mapping[str, str] | None = None,
         values: Mapping[str, object] | None = None,
+        pages: Path = PAGES,
     ) -> None:
         self.name = name
         self.folder = folder
         self.values = dict(values or {})
-        page = (PAGES / f"{name}.md").read_text()
+        page = (pages / f"{name}.md").read_text()
         self.blocks = list(blocks(page))
         self._left = list(commands(page))
         self._agreed: set[int] = set()
