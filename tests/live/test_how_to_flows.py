@@ -51,7 +51,7 @@ def test_join_lines(tmp_path: Path) -> None:
         )
         (tmp_path / "trace.log").write_text(trace)
         printed = page.run("flumeng flow try")
-    assert '"lines": "3"' in printed
+    assert 'attrs.lines="3"' in printed
 
 
 def test_test_a_flow(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def running(standalone_of_all: Standalone) -> Iterator[Standalone]:
     standalone_of_all.leave()
 
 
-def follow(
+def cluster_page(
     name: str, folder: Path, cluster: Standalone, values: Mapping[str, object] | None = None
 ) -> HowTo:
     return HowTo(name, folder, {"FLUMENG_ZK": cluster.hosts}, values)
@@ -115,7 +115,7 @@ def test_enrich_events(tmp_path: Path, running: Standalone) -> None:
         "0.0.0.0:5514": f"127.0.0.1:{port}",
     }
     line = "<13>1 2026-11-20T10:00:00Z h checkout - - - paid\n"
-    with follow("enrich-events", tmp_path, running, places) as page:
+    with cluster_page("enrich-events", tmp_path, running, places) as page:
         table.write_text(page.text_of("text"))
         (tmp_path / "owned.yaml").write_text(page.text_of("yaml"))
         (tmp_path / "lines").write_text(line)
@@ -136,7 +136,7 @@ def test_notebooks(tmp_path: Path, running: Standalone) -> None:
         f"sinks: [files: {{path: {tmp_path}/lake}}]\n"
     )
     apply(running, flow)
-    with follow("notebooks", tmp_path, running, values) as page:
+    with cluster_page("notebooks", tmp_path, running, values) as page:
         notebook = "\n".join(page.text_of("python", number) for number in range(3))
         notebook += "\nquery.processAllAvailable()\nspark.table('levels').orderBy('level').show()\n"
         script = tmp_path / "notebook.py"
@@ -161,7 +161,7 @@ def test_from_flume(tmp_path: Path, running: Standalone) -> None:
     ):
         (tmp_path / name).write_text(text.replace("hdfs://namenode", f"file://{tmp_path}/lake"))
     (tmp_path / "lines").write_text("GET /\nGET /health\n")
-    with follow("from-flume", tmp_path, running, {"HOST": NODE}) as page:
+    with cluster_page("from-flume", tmp_path, running, {"HOST": NODE}) as page:
         page.run("flumeng import flume-ng", code=1)
         page.rest()
     running.command("node", "label", NODE, "agent-")
@@ -172,7 +172,7 @@ def test_size_a_cluster(tmp_path: Path, running: Standalone) -> None:
     flow = Standalone(tmp_path)
     flow.join(running)
     flow.send(1000)
-    with follow("size-a-cluster", tmp_path, running, {"FLOW": "web"}) as page:
+    with cluster_page("size-a-cluster", tmp_path, running, {"FLOW": "web"}) as page:
         page.rest()
 
 
@@ -198,7 +198,7 @@ def test_from_kafka_connect(tmp_path: Path, running: Standalone, kafka: RealKafk
     """The flow begins at the offsets of the connector."""
     produce(kafka)
     values = {"127.0.0.1:9092": kafka.address, "s3a://lake": tmp_path}
-    with follow("from-kafka-connect", tmp_path, running, values) as page:
+    with cluster_page("from-kafka-connect", tmp_path, running, values) as page:
         flow = tmp_path / "orders.yaml"
         flow.write_text(f"{page.text_of('yaml')}\nbatch: {{seconds: 0.2}}\n")
         apply(running, flow)
@@ -231,7 +231,7 @@ sinks: [files: {{path: "{tmp_path}/orders"}}]
 dead_letters: {{files: {{path: "{tmp_path}/dead", format: json}}}}
 """
     )
-    with follow("from-druid", tmp_path, running) as page:
+    with cluster_page("from-druid", tmp_path, running) as page:
         apply(running, flow)
         page.rest()
         wait_for(lambda: len(ids(tmp_path / "orders")) >= len(WANTED), "messages are missing")

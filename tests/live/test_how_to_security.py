@@ -42,7 +42,7 @@ class Host:
         self.units = Units(folder / "units")
         with closing(connect(hosts)) as store:
             tree.init(store)
-        self.policy.write_text("")
+        self.policy.write_text('tap: ["*"]\n')
         self.units.add(MASTER, FLUMENG, "master", FLUMENG_ZK=hosts)
         self.define()
 
@@ -55,7 +55,7 @@ class Host:
         self.units.start(MASTER)
         self.units.start(NODE)
 
-    def follow(self, name: str, **values: object) -> HowTo:
+    def page(self, name: str, **values: object) -> HowTo:
         page = HowTo(
             name, self.folder, {"FLUMENG_ZK": self.hosts, "HOME": str(self.folder)}, values
         )
@@ -119,7 +119,7 @@ def test_secrets(host: Host) -> None:
     """The password reaches the sink, and is in neither the flow nor ZooKeeper."""
     seen: list[str] = []
     values = {"/etc/flumeng/secrets": host.folder / "secrets", "-o flumeng": f"-o {os.getuid()}"}
-    with search(seen) as url, host.follow("secrets", **values) as page:
+    with search(seen) as url, host.page("secrets", **values) as page:
         page.run("install -d")
         page.run("install -o", typed="correct horse\n")
         host.policy.write_text(page.text_of("yaml"))
@@ -137,7 +137,7 @@ def test_secrets(host: Host) -> None:
 @pytest.mark.long
 def test_sign_revisions(host: Host) -> None:
     flow = host.apply(generated(host.folder))
-    with host.follow("sign-revisions") as page:
+    with host.page("sign-revisions") as page:
         page.values["FILE..."] = "web.yaml other.yaml"
         page.values["PUBLIC_HALF"] = page.run("flumeng cluster secure").split()[-1]
         host.policy.write_text(page.text_of("yaml"))
@@ -158,18 +158,18 @@ def test_restrict_a_host(host: Host) -> None:
     """The flow that the policy allows runs, and the other one is refused."""
     values = {"/var/log": host.folder, "/var/lib/lake": host.folder / "lake", "5514": free_port()}
     values["/etc/flumeng/tls"] = host.folder / "tls"
-    with host.follow("restrict-a-host", **values) as page:
+    with host.page("restrict-a-host", **values) as page:
         host.start()
-        syslog = f'{{listen: "127.0.0.1:{values["5514"]}"}}'
-        log = f'[syslog: {syslog}, tail: {{paths: ["{host.folder}/*.log"]}}]'
-        host.apply(f"flow: web\nsources: {log}\nsinks: [files: {{path: {host.folder}/lake}}]\n")
-        host.apply(
-            f"flow: bad\nsources: {log}\nsinks: [files: {{path: {host.folder}/other}}]\n", "bad"
-        )
+        syslog = f'syslog: {{listen: "127.0.0.1:{values["5514"]}"}}'
+        for name, source, lake in (("web", syslog, "lake"), ("bad", "generate: {}", "other")):
+            sink = f"files: {{path: {host.folder}/{lake}}}"
+            host.apply(f"flow: {name}\nsources: [{source}]\nsinks: [{sink}]\n", name)
         host.policy.write_text(page.text_of("yaml"))
         page.run("systemctl")
-        printed = page.run("flumeng status", code=1, again=True)
-        assert "this node's policy file does not allow" in printed
+        refused = "this node's policy file does not allow"
+        runs = re.compile(r"^web\s+running\s+1\s+2/2", re.MULTILINE)
+        wait_for(lambda: refused in host.status() and runs.search(host.status()), host.status)
+        page.run("flumeng status", code=1)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_give_operators_some_flows(
     with HowTo("give-operators-some-flows", tmp_path, secured) as page:
         page.run("flumeng schema secure")
         page.shell.run(f"export FLUMENG_IDENTITY={bob}", 10)
-        page.run("flumeng flow pause other", code=1)
+        page.run("flumeng flow pause other", code=6)
         page.shell.run("flumeng flow pause web", 60)
         assert page.shell.code == 0
 
@@ -206,7 +206,7 @@ def test_give_operators_some_flows(
 @pytest.mark.long
 def test_encrypt_journals(host: Host) -> None:
     """Also after a rotation: the old key still opens the old journal."""
-    with host.follow("encrypt-journals") as page:
+    with host.page("encrypt-journals") as page:
         old = page.run("openssl").strip()
         keys = {"FLUMENG_SECRET_JOURNAL_2026_11": old, "FLUMENG_SECRET_JOURNAL_2027_05": old[::-1]}
         host.define(**keys)
