@@ -306,7 +306,8 @@ def test_run_on_a_spark_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             for _ in range(5):
                 page.run("flumeng cluster set")
             subprocess.run([FLUMENG, "flow", "apply", flow, "--zk", cluster.hosts], check=True)
-            wait_for(lambda: len(rows(lake)) == 500, "the events did not reach the lake")
+            told = "the events did not reach the lake"
+            wait_for(lambda: len(rows(lake)) == 500, told, seconds=480)
             assert spark.executors()
             assert spark.address in page.run("flumeng cluster show")
             page.run("flumeng status", again=True)
