@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -60,7 +61,10 @@ def _plain(text: str) -> str:
 
 
 class Bash:
-    """One shell for all commands of a page. Close it: it leaves no process behind."""
+    """One shell for all commands of a page. Close it: it leaves no process behind.
+
+    ``code`` is the exit code of the last command.
+    """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -73,20 +77,23 @@ class Bash:
             text=True,
             bufsize=1,
         )
+        self.code = 0
 
-    def run(self, command: str, seconds: float) -> str:
-        """What the command prints. Raises ``TimeoutError`` when it lasts longer; then the shell is
-        gone."""
+    def run(self, command: str, seconds: float, typed: str = "") -> str:
+        """What the command prints, errors among it, when ``typed`` is its input. Raises
+        ``TimeoutError`` when it lasts longer; then the shell is gone."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         ended = f"(code=$?; printf '\\n%s %s\\n' '{MARK}' $code; exit $code)"
         alarm = threading.Timer(seconds, self._process.kill)
         alarm.start()
         try:
-            self._process.stdin.write(f"{{ {command}\n}} </dev/null\n{ended}\n")
+            given = f"< <(printf %s {shlex.quote(typed)})" if typed else "</dev/null"
+            self._process.stdin.write(f"{{ {command}\n}} {given}\n{ended}\n")
             printed: list[str] = []
             for line in self._process.stdout:
                 if line.startswith(MARK):
+                    self.code = int(line.split()[-1])
                     return "".join(printed)
                 printed.append(line)
         finally:

@@ -222,6 +222,7 @@ def main() -> int:
         "--secure", action="store_true", help="with certificates, TLS and an encrypted journal"
     )
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     data = Path(tempfile.mkdtemp(prefix="flumeng-quickstart-"))
     lake, port, flow = data / "lake", embedded.free_port(), data / "quickstart.yaml"

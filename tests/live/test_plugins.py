@@ -6,15 +6,12 @@ packages and not the working tree.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -196,45 +193,3 @@ def test_executors_of_other_hosts_get_the_code_of_plugins(
         assert all(pattern.startswith(b"# # ") for pattern in patterns)
     finally:
         cluster.stop()
-
-
-def files_of(page: str) -> dict[str, str]:
-    """The files of the page: each code block, by the name of a file that stands last before it."""
-    parts = re.split(r"^ *```\w*\n(.*?)^ *```\n", page, flags=re.DOTALL | re.MULTILINE)
-    found: dict[str, str] = {}
-    for before, block in zip(parts[::2], parts[1::2], strict=False):
-        names = re.findall(
-            r"`(?:mine/)?((?:flumeng_mine|tests)/\w+\.py|setup\.cfg|pyproject\.toml)`", before
-        )
-        if names:
-            found[names[-1]] = textwrap.dedent(block)
-    return found
-
-
-@pytest.mark.usefixtures("installed")
-def test_package_of_the_tutorial_passes_and_runs(
-    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (TOP / "docs" / "how-to" / "write-a-plug-in.md").read_text()
-    package = tmp_path / "mine"
-    for name, text in files_of(page).items():
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(text)
-    (package / "flumeng_mine" / "__init__.py").touch()
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    mine = tmp_path / "site"
-    subprocess.run([*pip, "--no-deps", "--target", mine, package], check=True)
-    monkeypatch.setenv("PYTHONPATH", f"{site}:{mine}")
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    run = subprocess.run(command, cwd=package, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout
-    flow = tmp_path / "counted.yaml"
-    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    flow.write_text(textwrap.dedent(text))
-    lines = "one\ntwo words\nthree words here\n"
-    tried = subprocess.run(
-        [FLUMENG, "flow", "try", flow, "--json"],
-        input=lines, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert tried.returncode == 0, tried.stderr
-    assert [json.loads(line)["n"] for line in tried.stdout.splitlines()] == [2, 3]

@@ -4,6 +4,7 @@ directories."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from tests.testkit.servers.kafka import RealKafka
 
 pytestmark = pytest.mark.long
 
-PAGES = Path(__file__).parents[2] / "docs" / "tutorials"
+TOP = Path(__file__).parents[2]
+PAGES = TOP / "docs" / "tutorials"
 COMMAND_SECONDS = 240.0
 Follow = Callable[..., None]
 
@@ -57,6 +59,13 @@ def test_first_flow(follow: Follow) -> None:
 
 def test_three_hosts(follow: Follow) -> None:
     follow("three-hosts.md", "three")
+
+
+def test_syslog_at_size(follow: Follow) -> None:
+    script = f"{sys.executable} {TOP}/scripts/quickstart_job.py"
+    paths = {"scripts/quickstart": script, "$PWD/.venv/bin": str(FLUMENG.parent)}
+    fewer = {"1000000": "20000", "1,000,000": "20,000"}
+    follow("syslog-at-size.md", "syslog", **paths, **fewer, **{"conf/": f"{TOP}/conf/"})
 
 
 def test_kafka_to_delta(follow: Follow, kafka: RealKafka) -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import venv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -30,15 +30,22 @@ CLASSES = "org.apache.spark.deploy"
 class StandaloneCluster:
     """``workers`` of one core each, with work directories of their own below ``data``.
 
-    Their Python has the packages of the file ``requirements``.
+    Their Python has the packages of the file ``requirements``. ``conf`` are settings of Spark.
     """
 
-    def __init__(self, data: Path, requirements: Path, workers: int = 2) -> None:
+    def __init__(
+        self,
+        data: Path,
+        requirements: Path,
+        workers: int = 2,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
         self.port = free_port()
         self.address = f"spark://{HOST}:{self.port}"
         self.python = data_python(data / "python", requirements)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._data = data
+        self._settings = [f"-D{name}={value}" for name, value in (conf or {}).items()]
         self.workers = [f"worker-{number}" for number in range(workers)]
 
     def start(self, *, wait_seconds: float = 180.0) -> None:
@@ -62,7 +69,14 @@ class StandaloneCluster:
             arguments = [f"{CLASSES}.worker.Worker", self.address, "--cores", "1", "--memory", "1g"]
             arguments += ["--work-dir", str(self._data / name)]
         home = Path(pyspark.__file__).parent
-        java = [find_java(), "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{home}/jars/*"]
+        java = [
+            find_java(),
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            *self._settings,
+            "-cp",
+            f"{home}/jars/*",
+        ]
         environment = {
             **os.environ,
             "SPARK_HOME": str(home),

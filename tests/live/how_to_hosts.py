@@ -1,0 +1,123 @@
+"""A cluster for pages of docs/how-to: a master, the node n1, and nodes that a test adds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from tests.live.how_to import HowTo
+from tests.live.one_host import FLUMENG
+from tests.live.units import Units
+from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import wait_for
+
+SESSION_SECONDS = 4
+HERE = "flumeng-node"
+"""The unit of the host on which a page's commands run."""
+
+
+class Hosts:
+    """Stop it in any case. Between tests ``clean`` leaves the master and n1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.zookeeper = RealZooKeeper(folder / "zookeeper")
+        self.zk = f"{self.zookeeper.address}/flumeng"
+        self.units = Units(folder / "units")
+        self._nodes: dict[str, str] = {}
+
+    def start(self) -> None:
+        self.zookeeper.start()
+        self.command("schema", "init")
+        self.master("flumeng-master")
+        self.node("n1")
+
+    def stop(self) -> None:
+        self.units.stop_all()
+        self.zookeeper.kill()
+
+    def master(self, unit: str) -> None:
+        options = ("--zk", self.zk, "--session-seconds", SESSION_SECONDS, "--name", unit)
+        self.units.add(unit, FLUMENG, "master", *options)
+        self.units.start(unit)
+
+    def node(self, name: str, *options: object, unit: str = "") -> Path:
+        """Add a node, wait until it is live, and return its data directory."""
+        data = self.folder / name
+        given = ("--zk", self.zk, "--data", data, "--name", name, *options)
+        session = ("--session-seconds", SESSION_SECONDS)
+        self._nodes[name] = unit = unit or f"node-{name}"
+        self.units.add(unit, FLUMENG, "node", "run", *given, *session)
+        self.units.start(unit)
+        wait_for(lambda: self.is_live(name), lambda: self.units.log(unit).read_text())
+        return data
+
+    def is_live(self, name: str) -> bool:
+        rows = json.loads(self.command("node", "list", "--json"))
+        return any(row["live"] for row in rows if row["node"] == name)
+
+    def apply(self, text: str, folder: Path, file: str = "web.yaml") -> Path:
+        """Apply a flow, and wait until it runs."""
+        path = folder / file
+        path.write_text(text)
+        said = wait_for(lambda: self._applied(path), "an older flow stays")
+        self.command("flow", "wait", said.split()[1], "--running", "--timeout", "120")
+        return path
+
+    def _applied(self, path: Path) -> str:
+        done = self.run("flow", "apply", path)
+        assert done.returncode in (0, 3), done.stderr
+        return done.stdout
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [FLUMENG, *map(str, words)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"FLUMENG_ZK": self.zk},
+            check=False,
+        )
+
+    def command(self, *words: object) -> str:
+        """Run a command of flumeng that must succeed."""
+        done = self.run(*words)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def journals(self, flow: str = "web") -> list[str]:
+        rows = json.loads(self.command("journal", "list", "--json"))
+        return sorted(row["journal"] for row in rows if row["journal"].startswith(f"{flow}."))
+
+    def unacked(self, flow: str = "web") -> int:
+        """Events in journals that the sinks do not have; -1 while a node does not answer."""
+        rows = json.loads(self.command("journal", "list", "--json"))
+        found = [row["unacked"] for row in rows if row["journal"].startswith(f"{flow}.")]
+        return -1 if None in found else sum(found)
+
+    @staticmethod
+    def rows(folder: Path) -> int:
+        """The lines of all files of JSON below a folder."""
+        return sum(len(file.read_text().splitlines()) for file in folder.rglob("*.json"))
+
+    def page(self, name: str, folder: Path, **values: object) -> HowTo:
+        page = HowTo(name, folder, {"FLUMENG_ZK": self.zk}, values)
+        self.units.install(page.bin)
+        return page
+
+    def clean(self) -> None:
+        """Delete all flows, and all nodes but n1."""
+        self.run("cluster", "maintenance", "off")
+
+        def are_gone() -> bool:
+            flows = [row["flow"] for row in json.loads(self.command("flow", "list", "--json"))]
+            for flow in flows:
+                self.run("flow", "delete", flow, "--discard", "--yes")
+            return not flows
+
+        wait_for(are_gone, "flows stay")
+        for name in [name for name in self._nodes if name != "n1"]:
+            self.units.stop(self._nodes.pop(name))
+            wait_for(lambda name=name: not self.is_live(name), f"{name} is live")  # type: ignore[misc]
+            self.run("node", "decommission", name, "--discard", "--yes")

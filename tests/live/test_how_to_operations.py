@@ -1,0 +1,410 @@
+"""The commands of how-to pages for operators run as they are written, and print what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from flumeng.agent.standalone.embedded import free_port
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.kazoo_store import connect
+from tests.live.how_to import TOP
+from tests.live.how_to_hosts import HERE, Hosts
+from tests.live.receiver import Receiver
+from tests.testkit.waiting import wait_for
+
+pytestmark = pytest.mark.long
+
+EVENTS = 1200
+WEB = """
+flow: web
+sources: [generate: {{events_per_second: 0, count: {events}}}]
+place: {{ingest: {{labels: {{role: web}}}}}}
+batch: {{seconds: 0.3}}
+{more}
+sinks: [{sink}]
+"""
+
+
+def web(sink: str = "noop", more: str = "", events: int = EVENTS) -> str:
+    """Each node with the label ``role=web`` receives so many events."""
+    return WEB.format(sink=sink, more=more, events=events)
+
+
+@pytest.fixture(scope="module")
+def hosts_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path_factory.mktemp("hosts"))
+    try:
+        hosts.start()
+        yield hosts
+    finally:
+        hosts.stop()
+
+
+@pytest.fixture
+def hosts(hosts_of_all: Hosts) -> Iterator[Hosts]:
+    yield hosts_of_all
+    hosts_of_all.clean()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Receiver:
+    """A target that is away until ``start``."""
+    return Receiver(tmp_path / "received", free_port())
+
+
+def http(server: Receiver) -> str:
+    return f'http: {{url: "{server.url}", idempotent: true}}'
+
+
+def test_drain_a_node(hosts: Hosts, server: Receiver, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web", unit=HERE)
+    hosts.apply(web(http(server)), tmp_path)
+    wait_for(lambda: hosts.unacked() == EVENTS, "not all events arrive")
+    hosts.run("task", "move", "web/collect.0", "n2")
+    with hosts.page("drain-a-node", tmp_path, NODE="n2") as page:
+        page.run("flumeng node drain NODE --dry-run")
+        page.run('flumeng node drain NODE --reason "old disk"', again=True)
+        server.start()
+        page.run("flumeng node drain NODE --wait")
+        page.run("systemctl stop flumeng-node")
+        page.run("flumeng node decommission NODE")
+        assert "n2" not in page.run("flumeng node list")
+
+
+def test_delete_a_flow(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web")
+    file = hosts.apply(web(), tmp_path)
+    with hosts.page("delete-a-flow", tmp_path) as page:
+        page.run("flumeng cursor list web")
+        page.run("flumeng flow delete web --reason")
+        hosts.apply(file.read_text(), tmp_path)
+        page.run("flumeng flow delete web --discard", typed="y\n")
+        page.rest()
+
+
+def test_maintenance(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web")
+    hosts.node("old-host")
+    hosts.apply(web(), tmp_path)
+    with hosts.page("maintenance", tmp_path) as page:
+        page.run("flumeng cluster maintenance on")
+        page.run("flumeng cluster show")
+        page.run("flumeng cluster maintenance off")
+        page.run("flumeng cluster audit")
+        page.run("flumeng cluster set grace_seconds 120")
+        page.run("flumeng task wait --active")
+        (tmp_path / "deploy.flumeng").write_text(page.text_of("text", 1))
+        page.rest()
+
+
+def test_change_a_flow(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web", "--label", "role=spark")
+    good = (TOP / "conf" / "flows" / "web-logs.yaml").read_text()
+    good = good.replace("0.0.0.0:5514", f"127.0.0.1:{free_port()}").replace("tasks: 4", "tasks: 1")
+    good = good.replace("{role: spark}", "{}").replace("s3a://lake", f"{tmp_path}/lake")
+    file = tmp_path / "web-logs.yaml"
+    for revision in range(1, 5):
+        hosts.apply(f"{good}# {revision}\n", tmp_path, file.name)
+    with hosts.page("change-a-flow", tmp_path) as page:
+        file.write_text(good.replace("listen:", "listn:"))
+        page.run("flumeng flow validate", code=2)
+        file.write_text(f"{good}# 5\n")
+        page.rest()
+
+
+def test_roll_out_a_revision(hosts: Hosts, tmp_path: Path) -> None:
+    for name in ("n2", "n3"):
+        hosts.node(name, "--label", "role=web", "--role", "ingest")
+    with hosts.page("roll-out-a-revision", tmp_path) as page:
+        rollout = (
+            page.text_of("yaml") + "\nplace: {collect: {tasks: 2}, ingest: {labels: {role: web}}}"
+        )
+        text = web(more=rollout, events=0).replace("place: {ingest: {labels: {role: web}}}\n", "")
+        text = text.replace("events_per_second: 0", "events_per_second: 50")
+        file = hosts.apply(text, tmp_path)
+        hosts.command("task", "wait", "--active")
+        file.write_text(text + "# 2\n")
+        page.run("flumeng flow apply web.yaml --dry-run")
+        page.run("flumeng flow apply web.yaml --reason")
+        page.run("flumeng flow rollout status", again=True)
+        page.run("flumeng flow show")
+        page.run("flumeng flow rollout pause")
+        page.run("flumeng flow rollout resume")
+        page.run("flumeng flow rollout promote")
+        page.run("flumeng flow wait web --rolled-out")
+        page.run("flumeng task list web")
+        hosts.apply(text + "# 3\n", tmp_path)
+        page.run("flumeng flow rollout abort")
+
+
+def test_scale_a_flow(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web", "--label", "disk=old")
+    text = web().replace("place: {ingest: {labels: {role: web}}}\n", "")
+    with hosts.page("scale-a-flow", tmp_path, NODE="n2") as page:
+        file = hosts.apply(text, tmp_path)
+        page.run("flumeng flow lag")
+        page.run("flumeng flow show")
+        file.write_text(text + page.text_of("yaml"))
+        page.run("flumeng flow apply web.yaml --dry-run")
+        page.run("flumeng flow apply web.yaml --reason")
+        hosts.apply(text + page.text_of("yaml", 1), tmp_path)
+        hosts.apply(text, tmp_path)
+        hosts.command("task", "wait", "--active", "--timeout", "120")
+        page.rest()
+
+
+def test_damaged_journal(hosts: Hosts, tmp_path: Path) -> None:
+    data = hosts.node("n2", "--label", "role=web", unit=HERE)
+    lake = tmp_path / "lake"
+    hosts.apply(web(f'files: {{path: "{lake}"}}', "journal: {max_bytes: 8 MiB}"), tmp_path)
+    hosts.command("flow", "pause", "web")
+    wait_for(lambda: hosts.unacked() == EVENTS, "not all events arrive")
+    (journal,) = hosts.journals()
+    (directory,) = (data / "journals").glob(f"*/{journal}")
+    with hosts.page("damaged-journal", tmp_path, DIR=directory) as page:
+        number = journal.split(".")[2]
+        assert directory == data / "journals" / number / journal
+        hosts.units.stop(HERE)
+        damage(directory)
+        hosts.units.start(HERE)
+        page.run("flumeng status", code=1)
+        page.run("flumeng journal verify DIR", code=1)
+        page.run("systemctl stop flumeng-node")
+        page.run("flumeng journal repair DIR ")
+        hosts.units.start(HERE)
+        hosts.command("flow", "resume", "web")
+        hosts.units.stop(HERE)
+        page.run("flumeng journal repair DIR --accept-loss")
+        hosts.units.start(HERE)
+        page.run("flumeng journal list", again=True)
+
+
+def damage(directory: Path) -> None:
+    """Change a byte in the middle of the last segment."""
+    segment = max(directory.glob("*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+
+
+def test_dead_letters(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web")
+    wrong = 'filters: [{parse: {format: json, schema: "n BIGINT"}, on_error: dead-letter}]\n'
+    right = "filters: [{parse: {format: regex, pattern: '^1 (?P<n>.*)'}, on_error: dead-letter}]\n"
+    dead = f"dead_letters: {{files: {{path: {tmp_path}/dead, format: json}}}}\n"
+    lake = f'files: {{path: "{tmp_path}/lake"}}'
+    hosts.apply(web(lake, dead + wrong), tmp_path)
+    wait_for(lambda: hosts.unacked() == 0 and hosts.rows(tmp_path / "dead"), "no dead letters")
+    hosts.apply(web(lake, dead + right), tmp_path)
+    values = {"/data/dead/web": f"{tmp_path}/dead", "2026-11-23T00:00:00Z": "2026-01-01T00:00:00Z"}
+    with hosts.page("dead-letters", tmp_path, **values) as page:
+        page.run("flumeng flow dead list web", again=True)
+        page.run("flumeng flow dead show")
+        page.run("flumeng flow dead replay")
+        page.run("flumeng flow dead replay")
+        page.run("flumeng flow wait")
+        page.run("flumeng flow delete")
+        page.run("flumeng flow dead purge")
+        page.run("flumeng flow dead purge", typed="y\n")
+        page.rest()
+
+
+def test_batch_that_cannot_finish(hosts: Hosts, tmp_path: Path) -> None:
+    """Files cannot be moved into place, and are lost then; after that a table cannot be written."""
+    hosts.node("n2", "--label", "role=web")
+    lake, table = tmp_path / "lake", tmp_path / "table"
+    text = web(f'files: {{path: "{lake}/dt=1", shared: true}}', "delivery: exactly-once")
+    values: dict[str, object] = {"NODE": "n2"}
+    with hosts.page("batch-that-cannot-finish", tmp_path, **values) as page:
+        lake.mkdir()
+        (lake / "dt=1").write_text("a file where a directory is to be")
+        hosts.apply(text, tmp_path)
+        page.run("flumeng task list")
+        wait_for(lambda: commits(hosts), "no commit stays")
+        for file in lake.rglob("_flumeng/**/*.parquet"):
+            file.unlink()
+        (lake / "dt=1").unlink()
+        page.run("flumeng ack commits web  ")
+        page.run("flumeng ack commits web --json")
+        (commit,) = commits(hosts)
+        page.run("flumeng ack drop web COMMIT", typed="y\n", COMMIT=commit)
+        table.write_text("a file where a table is to be")
+        hosts.apply(web(f'delta: {{path: "{table}"}}', "delivery: exactly-once"), tmp_path)
+        page.run("flumeng ack intents web")
+        page.run("flumeng ack drop web collect.0", typed="y\n")
+        table.unlink()
+        page.rest()
+
+
+def commits(hosts: Hosts) -> list[str]:
+    return [row["commit"] for row in json.loads(hosts.command("ack", "commits", "web", "--json"))]
+
+
+def test_read_again(hosts: Hosts, tmp_path: Path) -> None:
+    """Objects are read again beside the flow, and a journal's events in the flow."""
+    hosts.node("n2", "--label", "role=web")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.log").write_text("line\n" * EVENTS)
+    source = f'objects: {{paths: ["{tmp_path}/in/*"], shared: true, discovery_seconds: 0.5}}'
+    text = f"flow: orders\nsources: [{source}]\nsinks: [noop]\n"
+    values = {"2026-11-23T09:00:00Z": "2026-01-01T00:00:00Z"}
+    with hosts.page("read-again", tmp_path, **values) as page:
+        hosts.apply(text, tmp_path)
+        page.run("flumeng flow backfill", again=True)
+        page.run("flumeng flow backfill")
+        page.run("flumeng flow wait")
+        page.run("flumeng flow delete")
+        page.run("flumeng flow pause")
+        page.run("flumeng flow reset", typed="y\n")
+        page.rest()
+
+
+def test_look_at_a_cluster(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.master("flumeng-master-2")
+    hosts.node("n2", "--label", "role=web", "--role", "ingest")
+    port = free_port()
+    hosts.apply(web(f'elasticsearch: {{url: "http://127.0.0.1:{port}", index: web}}'), tmp_path)
+    values = {"FLOW": "web", "TASK": "collect.0", "NODE": "n2", "search:9200": f"127.0.0.1:{port}"}
+    with hosts.page("look-at-a-cluster", tmp_path, **values) as page:
+        page.run("flumeng status  ", code=1, again=True)
+        page.run("flumeng flow show")
+        page.run("flumeng flow lag")
+        page.run("flumeng task list FLOW")
+        page.run("flumeng node story")
+        page.run("flumeng top")
+        page.rest()
+
+
+def test_unreadable_record(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web")
+    hosts.apply(web(), tmp_path)
+    with hosts.page("unreadable-record", tmp_path) as page:
+        with contextlib.closing(connect(hosts.zk)) as store:
+            spoil(store)
+        page.run("flumeng status", code=1)
+        page.run("flumeng schema verify ", code=1)
+        page.run("flumeng schema export")
+        page.run("flumeng schema verify --fix", typed="y\n")
+        page.rest()
+
+
+def spoil(store: Store) -> None:
+    """Write a plan that is not JSON, and a journal of a flow that is not there."""
+    raise NotImplementedError
+
+
+def test_upgrade(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web", unit=HERE)
+    hosts.apply(web(), tmp_path)
+    with hosts.page("upgrade", tmp_path, **{"/opt/flumeng": tmp_path / "flumeng"}) as page:
+        (tmp_path / "flumeng" / "bin").mkdir(parents=True)
+        page.program("pip", "exit 0")
+        (tmp_path / "flumeng" / "bin" / "pip").symlink_to(page.bin / "pip")
+        page.run("flumeng schema export")
+        page.rest()
+
+
+def test_monitor(hosts: Hosts, tmp_path: Path) -> None:
+    """No node of the test has the page's addresses, so it runs on loopback."""
+    master, node = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    values: dict[str, object] = {
+        "10.0.0.5:9464": master,
+        "10.0.0.7:9464": node,
+        "10.0.0.7": "127.0.0.1",
+        "/var/lib/flumeng": f"{tmp_path}/data --name n2",
+    }
+    (tmp_path / "conf").symlink_to(TOP / "conf")
+    with hosts.page("monitor", tmp_path, **values) as page:
+        page.begin("flumeng master")
+        page.begin("flumeng node run")
+        wait_for(lambda: hosts.is_live("n2"), "the node does not come", ignoring=KeyError)
+        page.run("curl -s http://10.0.0.7:9464/readyz", again=True)
+        page.run("curl -s http://10.0.0.7:9464/healthz")
+        page.run("curl -s http://10.0.0.7:9464/metrics | grep flumeng_child_up", again=True)
+        page.excuse("promtool", "test_alerts.py parses the rules; promtool comes with Prometheus")
+        page.rest()
+
+
+def test_watch_events(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web")
+    text = web(more='filters: [parse: {format: syslog}, where: "severity <= 4"]', events=0)
+    text = text.replace("flow: web", "flow: web-logs")
+    text = text.replace(
+        "generate: {events_per_second: 0, count: 0}", f"tail: {{paths: [{tmp_path}/log]}}"
+    )
+    hosts.apply(text, tmp_path)
+    (tmp_path / "log").touch()
+    with hosts.page("watch-events", tmp_path) as page, writing(tmp_path / "log"):
+        page.run("flumeng flow graph")
+        page.run("flumeng flow counters")
+        page.run("flumeng flow tap")
+
+
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Lines of syslog arrive all the time."""
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.wait(0.05):
+            with file.open("a") as log:
+                now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                log.write(f"<11>1 {now} web2 su - - - login 15619\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> None:
+    hosts.node("n2", "--label", "role=web", unit=HERE)
+    hosts.apply(web(http(server)), tmp_path)
+    wait_for(lambda: hosts.unacked() == EVENTS, "not all events arrive")
+    with hosts.page("replace-a-lost-host", tmp_path) as page:
+        hosts.units.stop(HERE, signal.SIGKILL)
+        wait_for(lambda: not hosts.is_live("n2"), "it is live")
+        page.run("flumeng node show", NODE="n2")
+        page.run("flumeng journal list")
+        page.run("flumeng node decommission", NODE="n2", typed="y\n")
+        replicated(hosts, tmp_path)
+        (journal,) = hosts.journals()
+        values: dict[str, object] = {"JOURNAL": journal}
+        page.run("flumeng journal add-replica", NODE="n5", **values)
+        wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4", "n5"}, "a replica stays behind")
+        page.run("flumeng journal move", OLD="n5", NODE="n6", **values)
+        wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4", "n6"}, "the replica does not move")
+        page.run("flumeng journal drop-replica", NODE="n6", **values)
+        page.run("flumeng journal promote", NODE="n4", **values)
+        page.rest()
+
+
+def replicated(hosts: Hosts, folder: Path) -> None:
+    """A flow whose events are on n3 and n4, beside n5 and n6."""
+    hosts.command("flow", "delete", "web", "--discard", "--yes")
+    for name in ("n3", "n4"):
+        role = ("--label", "role=web", "--role", "ingest") if name == "n3" else ()
+        hosts.node(name, "--role", "replica", *role)
+    hosts.apply(web(more="durability: replicated\nreplicas: {copies: 2, min_in_sync: 1}"), folder)
+    wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4"}, "no replica is in sync")
+    for name in ("n5", "n6"):
+        hosts.node(name, "--role", "replica")
+
+
+def in_sync(hosts: Hosts, flow: str = "web") -> list[str]:
+    """The nodes in sync of the flow's journal."""
+    rows = json.loads(hosts.command("journal", "list", "--json"))
+    return [
+        name for row in rows if row["journal"].startswith(f"{flow}.") for name in row["in_sync"]
+    ]
