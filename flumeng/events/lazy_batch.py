@@ -39,7 +39,8 @@ class LazyBatch:
     ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``: the
     value of the ``Parameter``. ``large_rows``: the session accepts rows of any size. ``around``:
     what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch, its
-    DataFrames by schema; their last stages are given to each run."""
+    DataFrames by schema, with the first ``planned`` of the pending stages; each run is given the
+    others."""
 
     session: Session
     splits: int
@@ -52,6 +53,7 @@ class LazyBatch:
     large_rows: bool = False
     around: Callable[[Stage], Stage] | None = None
     plans: dict[pa.Schema, DataFrame] | None = field(default=None, compare=False)
+    planned: int = 0
 
     @classmethod
     def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
@@ -103,7 +105,9 @@ class LazyBatch:
     def prepared(self) -> LazyBatch:
         """Prepare the batch for runs with other values of its ``Parameter``, for which Spark does
         not plan again. Not if rows leave their splits: Spark would keep rows of the first run."""
-        return self if self.source is None or self.shuffled else replace(self, plans={})
+        if self.source is None or self.shuffled:
+            return self
+        return replace(self, plans={}, planned=len(self.pending))
 
     def bind(self, *given: Any) -> LazyBatch:
         """Bind the value of the ``Parameter``. Spark's pages and event logs show it: no secrets."""
@@ -136,7 +140,8 @@ class LazyBatch:
         if self.plans is None:
             return self._mapped(Fused(self.pending))
         if self.schema not in self.plans:
-            self.plans[self.schema] = self._mapped(last_stage)
+            stages = (*self.pending[: self.planned], last_stage)
+            self.plans[self.schema] = self._mapped(Fused(stages))
         return self.plans[self.schema]
 
     def _mapped(self, stage: Stage) -> DataFrame:
@@ -152,7 +157,7 @@ class LazyBatch:
         """Run the batch: call its action, or return its rows, which must be few per split. ``run``:
         the name of the run for its stages."""
         context = self.spark.sparkContext
-        last = None if self.plans is None else Fused(self.pending)
+        last = None if self.plans is None else Fused(self.pending[self.planned :])
         given = RunParameters(run, self.bound or (), last)
         text = base64.b64encode(pickle.dumps(given)).decode("ascii")
         rows = self.rows()
