@@ -39,9 +39,9 @@ class LazyBatch:
     """A batch and its stages. ``pending``: those after ``source``, which is None when they start
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
     ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``repeats``:
-    whether Spark computes all of it anew in each run, and keeps no subquery's result. ``bound``: the
-    value of the ``Parameter``. ``large_rows``: the session accepts rows of any size. ``around``:
-    what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch, its
+    whether each run computes all of it, also subqueries. ``bound``: the value of the ``Parameter``.
+    ``large_rows``: the session accepts rows of any size. ``around``: what wraps each function of
+    Arrow stages in Spark. ``plans``: of a prepared batch, its
     DataFrames by schema, with the first ``planned`` of the pending stages; each run is given the
     others."""
 
