@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, dead_letter_limits, liveness, spark, task_metrics
+from flumeng.agent.collector import (
+    class_archive,
+    dead_letter_limits,
+    jvm,
+    liveness,
+    spark,
+    task_metrics,
+)
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
@@ -85,7 +92,7 @@ def run(
         os._exit(1)
 
     def follow() -> None:
-        spark.wait_for_end(session)
+        jvm.wait_for_end()
         give_up("Spark's JVM has ended")
 
     fail_fast.start("jvm", follow)
@@ -96,7 +103,7 @@ def run(
     measures.spark_runs = True
     if instruments is not None:
         instruments.page.add(store.readings)
-        instruments.page.add_process("flumeng_spark", spark.pid(session))
+        instruments.page.add_process("flumeng_spark", jvm.pid())
     journals = Journals(store, admitted)
     inputs = Inputs(
         {
@@ -145,7 +152,7 @@ def run(
     probes_of_life += [worker.require_turning, measures.health.turned]
     worker.run()
     store.close()
-    spark.let_go(session)
+    jvm.let_go()
     return 0
 
 
