@@ -11,9 +11,9 @@ import base64
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -37,7 +37,10 @@ class LazyBatch:
     """A batch and its stages. ``pending``: those after ``source``, which is None when they start
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
     ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``: the
-    value of the ``Parameter``. ``large_rows``: the session accepts rows of any size."""
+    value of the ``Parameter``. ``large_rows``: the session accepts rows of any size. ``around``:
+    what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch, its
+    DataFrames by schema, with the first ``planned`` of the pending stages; each run is given the
+    others."""
 
     session: Session
     splits: int
@@ -48,6 +51,9 @@ class LazyBatch:
     shuffled: bool = False
     bound: tuple[Any, ...] | None = None
     large_rows: bool = False
+    around: Callable[[Stage], Stage] | None = None
+    plans: dict[pa.Schema, DataFrame] | None = field(default=None, compare=False)
+    planned: int = 0
 
     @classmethod
     def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
@@ -90,25 +96,18 @@ class LazyBatch:
         """Continue with ``rows``, which Spark made of this batch and perhaps ``shuffled``."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
-        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled)
+        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled, plans=None)
 
     def acted(self, action: Action) -> LazyBatch:
         """End with ``action``, which yields no rows; no stage can follow it."""
         return replace(self, action=action)
 
     def prepared(self) -> LazyBatch:
-        """Prepare the batch for runs with other values of its ``Parameter``. A plan that leaves
-        each row in its split is kept whole. Any other plan would keep results of the first run
-        (shuffled rows, subqueries), so only its analysis is kept."""
+        """Prepare the batch for runs with other values of its ``Parameter``, for which Spark does
+        not plan again. Not if rows leave their splits: Spark would keep rows of the first run."""
         if self.source is None or self.shuffled:
             return self
-        execution = self.source._jdf.queryExecution()
-        if not execution.optimizedPlan().subqueriesAll().isEmpty():
-            return self
-        rows = self.spark._jsparkSession.internalCreateDataFrame(
-            execution.toRdd(), self.source._jdf.schema(), False
-        )
-        return replace(self, source=type(self.source)(rows, self.spark))
+        return replace(self, plans={}, planned=len(self.pending))
 
     def bind(self, *given: Any) -> LazyBatch:
         """Bind the value of the ``Parameter``. Spark's pages and event logs show it: no secrets."""
@@ -138,28 +137,38 @@ class LazyBatch:
     def rows(self) -> DataFrame:
         if self.source is not None and not self.pending:
             return self.source
+        if self.plans is None:
+            return self._mapped(Fused(self.pending))
+        if self.schema not in self.plans:
+            stages = (*self.pending[: self.planned], last_stage)
+            self.plans[self.schema] = self._mapped(Fused(stages))
+        return self.plans[self.schema]
+
+    def _mapped(self, stage: Stage) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
+
         source = self.source
         if source is None:
             source = self.spark.range(0, self.splits, 1, self.splits)
-        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
-
         schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
-        return source.mapInArrow(Fused(self.pending), schema)
+        return source.mapInArrow(stage if self.around is None else self.around(stage), schema)
 
-    def collect(self) -> list[Row]:
-        """Run the batch: call its action, or return its rows, which must be few per split."""
+    def collect(self, run: str = "") -> list[Row]:
+        """Run the batch: call its action, or return its rows, which must be few per split. ``run``:
+        the name of the run for its stages."""
         context = self.spark.sparkContext
-        if self.bound is not None:
-            text = base64.b64encode(pickle.dumps(self.bound)).decode("ascii")
-            context.setLocalProperty(PARAMETER, text)
+        last = None if self.plans is None else Fused(self.pending[self.planned :])
+        given = RunParameters(run, self.bound or (), last)
+        text = base64.b64encode(pickle.dumps(given)).decode("ascii")
+        rows = self.rows()
+        context.setLocalProperty(PARAMETER, text)
         try:
             if self.action is None:
-                return self.rows().collect()
-            self.action(self.rows())
+                return rows.collect()
+            self.action(rows)
             return []
         finally:
-            if self.bound is not None:
-                context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
+            context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
 
 
 def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
@@ -193,6 +202,25 @@ def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 PARAMETER = "flumeng.parameter"
 
 
+class RunParameters(NamedTuple):
+    """What the stages of one run of a batch get, through a local property of Spark's jobs. ``run``:
+    its name. ``bound``: the value of the ``Parameter``. ``last``: see ``last_stage``."""
+
+    run: str
+    bound: tuple[Any, ...]
+    last: Stage | None
+
+    @classmethod
+    def of_this_task(cls) -> RunParameters:
+        from pyspark import TaskContext  # noqa: PLC0415  loads pyspark
+
+        context = TaskContext.get()
+        text = None if context is None else context.getLocalProperty(PARAMETER)
+        assert text is not None, "the run of the batch has no parameters"
+        given: RunParameters = pickle.loads(base64.b64decode(text))  # it comes from our own driver
+        return given
+
+
 @dataclass(frozen=True)
 class Parameter:
     """Makes a stage of the batch's ``bound`` value when it runs: one plan serves many batches."""
@@ -200,13 +228,14 @@ class Parameter:
     make: Callable[..., Stage]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415  loads pyspark
+        return self.make(*RunParameters.of_this_task().bound)(batches)
 
-        context = TaskContext.get()
-        assert context is not None
-        text = context.getLocalProperty(PARAMETER)
-        assert text is not None, "the parameter of the batch has no value"
-        return self.make(*pickle.loads(base64.b64decode(text)))(batches)
+
+def last_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The stages of a prepared batch after Spark SQL, which differ in each run."""
+    last = RunParameters.of_this_task().last
+    assert last is not None, "the run of the batch has no last stages"
+    return last(batches)
 
 
 def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

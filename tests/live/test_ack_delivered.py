@@ -122,6 +122,7 @@ def test_event_dropped_by_a_filter_is_answered_with_200(host: Host) -> None:
 
 
 @pytest.mark.parametrize("module", ["flumeng.agent.collector", FROZEN])
+@pytest.mark.long
 def test_frozen_process_delays_no_ack_timeout_and_loses_no_event(host: Host, module: str) -> None:
     body = f"while {module} stood still"
     with host.frozen(module):

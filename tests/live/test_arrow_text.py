@@ -67,6 +67,7 @@ def test_ordinary_conditions_are_parsed_as_in_spark(spark: SparkSession) -> None
 @example("0 IN (seq, 2147483648)")
 @example("seq IN (2147483648, 0)")
 @given(conditions)
+@pytest.mark.long
 def test_any_condition_is_parsed_as_in_spark(spark: SparkSession, text: str) -> None:
     found = arrow_text.condition(SCHEMA, text)
     if found is not None:
@@ -104,6 +105,7 @@ NUMBERS = st.one_of(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.one_of(st.none(), NUMBERS), min_size=1, max_size=200))
+@pytest.mark.long
 def test_texts_are_cast_to_the_same_numbers_as_in_spark(
     spark: SparkSession, texts: list[str | None]
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_wrong_password_is_reported_and_not_shown(
     assert cluster.revision("denied") == 0
 
 
+@pytest.mark.long
 def test_target_that_does_not_answer_is_given_up_after_10_seconds(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/in"
@@ -185,6 +186,7 @@ def test_nothing_is_applied_without_a_node_that_may_collect_the_flow(cluster: Cl
     assert cluster.revision("nowhere") == 0
 
 
+@pytest.mark.long
 def test_brokers_of_a_source_are_tried_too(cluster: Cluster, closed: int) -> None:
     file = cluster.folder / "topics.yaml"
     source = f'kafka: {{brokers: ["127.0.0.1:{closed}"], topics: [web]}}'

@@ -294,6 +294,7 @@ def test_unreachable_zookeeper_is_reported_within_ten_seconds() -> None:
     assert "did not answer" in result.stderr
 
 
+@pytest.mark.long
 def test_frozen_zookeeper_is_reported_within_ten_seconds(tmp_path: Path) -> None:
     """It accepts connections and answers nothing: as bad as none."""
     server = RealZooKeeper(tmp_path)

@@ -358,6 +358,7 @@ def test_collector_ends_with_its_node_and_stops_the_jvm(cluster: Cluster) -> Non
     assert " WARN " not in log
 
 
+@pytest.mark.long
 def test_collector_exits_without_its_jvm_so_that_the_node_restarts_it(cluster: Cluster) -> None:
     collector = cluster.collector()
     wait_for(lambda: any(said["type"] == "ready" for said in collector.said), "Spark to run")
@@ -374,6 +375,7 @@ def test_missing_java_is_reported_in_one_sentence(cluster: Cluster, tmp_path: Pa
     assert "no java found" in said
 
 
+@pytest.mark.long
 def test_ack_of_a_later_epoch_supersedes_the_task(cluster: Cluster) -> None:
     name = cluster.journal("n1")
     cluster.append(name, 5)

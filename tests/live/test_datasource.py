@@ -259,6 +259,7 @@ def test_stream_with_its_checkpoint_has_each_event_once(
     assert 0 < len(reader.replayed) < len(reader.batches), "a batch that Spark runs again says so"
 
 
+@pytest.mark.long
 def test_stream_without_its_checkpoint_continues_at_the_cursor(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:
@@ -281,6 +282,7 @@ def test_stream_without_its_checkpoint_continues_at_the_cursor(
     assert (str(tmp_path / "two"), 0) in reader.replayed
 
 
+@pytest.mark.long
 def test_frozen_server_delays_the_events_of_its_own_journals_only(
     spark: SparkSession, flow: Flow, tmp_path: Path, worker: WorkerProcess
 ) -> None:

@@ -230,6 +230,7 @@ def test_busy_store_is_retried_a_few_times(
     busy.server_close()
 
 
+@pytest.mark.long
 def test_frozen_server_is_given_up_in_bounded_time(
     server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

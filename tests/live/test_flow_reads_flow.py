@@ -80,6 +80,7 @@ def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) ->
     wait_for(lambda: "web" not in cluster.command("flow", "list"), "web stays")
 
 
+@pytest.mark.long
 def test_flow_runs_the_filters_of_the_flow_that_it_reads(
     cluster: Standalone, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_line_is_shown_at_once_and_ctrl_c_ends_it(flow: Path) -> None:
     assert errors == b"flumeng: 2 events in, 2 out\n"
 
 
+@pytest.mark.long
 def test_try_ends_quietly_when_its_output_pipe_is_closed(flow: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"x" * 100 + b"\n" + b"y\n" * 2_000_000)

@@ -38,6 +38,7 @@ def fill(disk: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_zookeeper_that_ended_on_a_full_disk_runs_again_when_there_is_room(
     disk: Path, tmp_path: Path
 ) -> None:

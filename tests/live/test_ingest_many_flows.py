@@ -32,6 +32,7 @@ def threads(pid: int) -> int:
 
 
 @pytest.mark.parametrize("source", [UDP, HTTP, TAIL])
+@pytest.mark.long
 def test_idle_flows_use_few_threads_and_little_cpu(
     worker: WorkerProcess, tmp_path: Path, source: str
 ) -> None:

@@ -199,6 +199,7 @@ def test_znode_with_a_hidden_access_list_hides_only_itself(cluster: Cluster) -> 
         operator.read(paths.journal("web.n1.0.feed"))
 
 
+@pytest.mark.long
 def test_journals_of_a_stopped_flow_leave_no_registration_behind(cluster: Cluster) -> None:
     """Their node may not remove entries of the folder where all nodes register theirs."""
     journal = paths.journal("web.n1.0.light")

@@ -104,6 +104,7 @@ def port() -> int:
     return free_port()
 
 
+@pytest.mark.long
 def test_node_reports_received_events_and_frozen_workers(tmp_path: Path, port: int) -> None:
     with cluster(tmp_path, "--workers", "1") as (server, master, node):
         store = connect(f"{server.address}/metrics")

@@ -59,6 +59,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host.close()
 
 
+@pytest.mark.long
 def test_node_and_its_copy_do_not_both_run_and_the_copy_reports_why(
     host: Host, tmp_path: Path
 ) -> None:

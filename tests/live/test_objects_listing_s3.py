@@ -152,6 +152,7 @@ def test_listing_errors_for_the_operator_name_the_fix(
         assert "a-wrong-one" not in str(told.value)
 
 
+@pytest.mark.long
 def test_unreachable_or_frozen_server_is_given_up(server: RealS3, lake: str) -> None:
     put(lake, "a.gz")
     down = lake.replace(server.address, f"127.0.0.1:{free_port()}")

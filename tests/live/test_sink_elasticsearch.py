@@ -324,6 +324,7 @@ def test_server_that_is_away_or_does_not_speak_http_is_unavailable() -> None:
         run(stage("http://127.0.0.1:1", patience_seconds=0.2), events(0, 1))
 
 
+@pytest.mark.long
 def test_lost_answers_and_a_restart_lose_no_document(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:

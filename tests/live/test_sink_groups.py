@@ -158,6 +158,7 @@ def group(kind: str, *members: str, backoff_seconds: float = 2) -> str:
     return f"sinks: [{kind}: {{{given}}}]\n"
 
 
+@pytest.mark.long
 def test_next_member_gets_the_events_while_the_first_is_down(
     run: Run, servers: list[Server]
 ) -> None:

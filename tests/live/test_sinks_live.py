@@ -7,7 +7,7 @@ import gc
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -112,14 +112,18 @@ def test_small_job_is_not_slowed_by_sockets_or_garbage_collection(
     """TCP holds small messages back for 40 ms; to look through all modules for garbage takes 50."""
     write(f"files: {{path: '{tmp_path / 'lake'}'}}")
 
-    def look(_: Iterable[int]) -> list[tuple[Path, int]]:
-        sockets = Path(os.environ["PYTHON_WORKER_FACTORY_SOCK_DIR"])
-        return [(sockets.resolve(), gc.get_freeze_count())]
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sockets = Path(os.environ["PYTHON_WORKER_FACTORY_SOCK_DIR"]).resolve()
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict(
+                {"sockets": [str(sockets)], "frozen": [gc.get_freeze_count()]}
+            )
 
     workers = spark.sparkContext.defaultParallelism
-    seen = spark.sparkContext.parallelize(range(workers), workers).mapPartitions(look).collect()
+    numbers = spark.range(0, workers, 1, workers)
+    seen = numbers.mapInArrow(look, "sockets string, frozen bigint").collect()
     scratch = Path(spark.conf.get("spark.local.dir") or "")
-    assert {sockets for sockets, _ in seen} == {scratch.resolve()}
+    assert {Path(sockets) for sockets, _ in seen} == {scratch.resolve()}
     assert max(frozen for _, frozen in seen) > 10_000
     assert list(scratch.glob(".*.sock"))
     assert scratch.stat().st_mode & 0o777 == 0o700  # a client of the socket may run code here

@@ -82,6 +82,7 @@ def test_accepted_vulnerability_needs_a_reason(tmp_path: Path) -> None:
         script["accepted"](config)
 
 
+@pytest.mark.long
 def test_the_bill_of_materials_has_each_package_and_each_jar() -> None:
     command = [sys.executable, str(SCRIPTS / "sbom.py"), sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -249,6 +249,7 @@ def test_client_that_was_not_admitted_has_no_rights(
     assert set(said.values()) == {"NoAuthError"}
 
 
+@pytest.mark.long
 def test_certificate_of_another_cluster_has_no_rights(
     hosts: str, certificates: Certificates, tmp_path: Path
 ) -> None:

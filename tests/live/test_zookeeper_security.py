@@ -526,6 +526,7 @@ def test_replaced_certificate_is_used_from_the_next_connection_on(
     assert secure_zookeeper.process is not None
 
 
+@pytest.mark.long
 def test_client_connects_to_a_secure_server_whose_data_was_wiped(
     certificates: Certificates, sessions: Sessions, tmp_path: Path
 ) -> None:
@@ -683,6 +684,7 @@ def test_looser_access_list_is_found_and_repaired(admin: Store) -> None:
     assert verify_cluster(admin) == []
 
 
+@pytest.mark.long
 def test_an_ensemble_speaks_tls_between_its_servers_and_survives_its_leader(
     certificates: Certificates, sessions: Sessions, tmp_path: Path
 ) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
+from flumeng.connectors.ranged import reports
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.platform.metrics.histogram import FLOW_SECONDS, Counts
 
@@ -34,17 +35,15 @@ class Times:
 class BatchTimes:
     """Measurements of one task, collected in the driver. ``sinks``: the places of its sinks."""
 
-    def __init__(self, counts: Accumulator[int], task: str, sinks: Sequence[str]) -> None:
-        self._counts = counts
-        self._task = task
+    def __init__(self, given: Reports, sinks: Sequence[str]) -> None:
+        self._reports = given
         self._keys = [RECEIVED, RECEIVED_MICROS]
         self._keys += [key for sink in sinks for key in _keys(sink)]
         self._sinks = sinks
         self._before = self._values()
 
     def noting(self, batch: LazyBatch) -> LazyBatch:
-        handle = AccumulatorHandle.of(self._counts)
-        return batch.arrow(NoteReceipt(self._task, handle), batch.schema)
+        return batch.arrow(note_receipt, batch.schema)
 
     def timed(self, before: LazyBatch, written: LazyBatch, sink: str) -> LazyBatch:
         """Add time measurement to the stages of ``sink`` between ``before`` and ``written``. A sink
@@ -52,8 +51,7 @@ class BatchTimes:
         stages = written.after(before)
         if stages is None:
             return written
-        handle = AccumulatorHandle.of(self._counts)
-        return before.arrow(TimeWrite(stages, self._task, sink, handle), written.schema)
+        return before.arrow(TimeWrite(stages, sink), written.schema)
 
     def take(self) -> Times:
         before, self._before = self._before, self._values()
@@ -68,27 +66,20 @@ class BatchTimes:
         return Times(received, writes)
 
     def _values(self) -> dict[str, int]:
-        counts = self._counts.value
-        return {key: counts.get((self._task, key), 0) for key in self._keys}
+        return {key: self._reports.counts.get(key, 0) for key in self._keys}
 
 
-@dataclass(frozen=True)
-class NoteReceipt:
+def note_receipt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A stage after the read that adds up the events of a split and their times of receipt."""
-
-    task: str
-    counts: AccumulatorHandle[int]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        events = micros = 0
-        for batch in batches:
-            mean = pc.mean(batch.column("ts").cast(pa.int64())).as_py()
-            if mean is not None:
-                events += batch.num_rows
-                micros += round(mean) * batch.num_rows
-            yield batch
-        if events:
-            self.counts.add({(self.task, RECEIVED): events, (self.task, RECEIVED_MICROS): micros})
+    events = micros = 0
+    for batch in batches:
+        mean = pc.mean(batch.column("ts").cast(pa.int64())).as_py()
+        if mean is not None:
+            events += batch.num_rows
+            micros += round(mean) * batch.num_rows
+        yield batch
+    if events:
+        reports.count({RECEIVED: events, RECEIVED_MICROS: micros})
 
 
 @dataclass(frozen=True)
@@ -96,9 +87,7 @@ class TimeWrite:
     """A stage that runs and times the ``stages`` of a sink, without the time of its input."""
 
     stages: tuple[Stage, ...]
-    task: str
     sink: str
-    counts: AccumulatorHandle[int]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = _Timed(batches)
@@ -110,7 +99,7 @@ class TimeWrite:
         took = max(0.0, made.seconds - given.seconds)
         keys = _keys(self.sink)
         key = keys[bisect_left(FLOW_SECONDS, took)]
-        self.counts.add({(self.task, key): 1, (self.task, keys[-1]): round(took * 1e6)})
+        reports.count({key: 1, keys[-1]: round(took * 1e6)})
 
 
 class _Timed:
@@ -130,6 +119,6 @@ class _Timed:
 
 
 def _keys(sink: str) -> list[str]:
-    """Return the accumulator keys of a sink: one per histogram bucket, then the sum."""
+    """Return the names of a sink's counts: one per histogram bucket, then the sum."""
     bounds = [f"write {sink} {number}" for number in range(len(FLOW_SECONDS) + 1)]
     return [*bounds, f"write {sink} micros"]

@@ -1,6 +1,6 @@
-"""Runs batches on Spark: as DataFrames when SQL is involved, else as units of Arrow stages. Units
-of several batches share a job and need no DataFrame, whose planning costs more than a small batch.
-"""
+"""Runs batches on Spark: as DataFrames of their own when SQL is involved, else as units of Arrow
+stages. Units of several batches share a job: its DataFrame has a row for each task, with the units
+of that task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from pyspark import RDD
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import executor_units
 from flumeng.agent.collector.batch import Pipeline, Work
-from flumeng.agent.collector.executor_units import Imports, Result, Unit, Units
+from flumeng.agent.collector.executor_units import SHARES, Imports, Result, Share, Unit
 from flumeng.agent.collector.outcome import (
     BrokenTogetherError,
     HungError,
@@ -30,15 +30,14 @@ from flumeng.agent.collector.output_plans import Run
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import spread
 from flumeng.connectors.api.sink import Row, Written
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError
 
 WARM_SECONDS = 30.0
 NAMED = 3
-MOST_BYTES = 500_000
-"""In larger jobs the units are sent as data, not in the job's closure: Spark writes closures from 1
-MiB on into files that stay until the session ends."""
-
+_RESULTS = "unit int, kind string, content binary, reports binary"
+"""RESULTS for Spark."""
 
 Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
 
@@ -47,9 +46,9 @@ class SparkEngine:
     """An ``Engine`` for batches of ``SparkPipeline``. ``recording``: a context around each job."""
 
     def __init__(self, spark: SparkSession, recording: Recording | None = None) -> None:
+        self._spark = spark
         self._context = spark.sparkContext
         self._recording = recording or (lambda _job, _works: nullcontext())
-        self._numbers: dict[int, RDD[int]] = {}
         self._warm_modules: set[str] = set()
         self._warm_until = 0.0
         self._warming = threading.Lock()
@@ -74,8 +73,8 @@ class SparkEngine:
             tasks = self._context.defaultParallelism
             self._context.setJobGroup("warm-up", "keeps Python workers ready")
             try:
-                numbers = self._context.parallelize(range(tasks), tasks)
-                numbers.mapPartitions(Imports(every)).collect()
+                numbers = self._spark.range(0, tasks, 1, tasks)
+                numbers.mapInArrow(Imports(every), numbers.schema).collect()
             except Exception as error:
                 raise one_line(error) from error
             self._warm_modules |= fresh
@@ -88,7 +87,7 @@ class SparkEngine:
             if works[0].pipeline.shareable:
                 return self._write_units(works)
             (work,) = works
-            return [_write_frames(_pipeline(work), work)]
+            return [_write_frames(_pipeline(work), work, job)]
         except FlumengError:
             raise
         except Exception as error:
@@ -106,50 +105,48 @@ class SparkEngine:
         tasks = 1 if works[0].apart else self._context.defaultParallelism
         shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
-        for result in self._run(Units(given, together=len(works) > 1)):
-            part, run, _ = chosen[result[0]]
+        for result in self._run([Share(units, len(works) > 1) for units in given]):
+            part, run, _ = chosen[result.unit]
             part.take(run, result)
         return [part.outcome() for part in parts]
 
-    def _run(self, all_units: Units) -> list[Result]:
-        tasks = len(all_units.shares)
-        if not tasks:
+    def _run(self, shares: Sequence[Share]) -> list[Result]:
+        if not shares:
             return []
-        if all_units.size_bytes > MOST_BYTES:
-            shares = self._context.parallelize(all_units.shares, tasks)
-            return shares.mapPartitions(Units((), all_units.together).run).collect()
-        if tasks not in self._numbers:
-            self._numbers[tasks] = self._context.parallelize(range(tasks), tasks)
-        return self._numbers[tasks].mapPartitions(all_units).collect()
+        given = pa.Table.from_pydict({"share": [pickle.dumps(share) for share in shares]}, SHARES)
+        rows = self._spark.createDataFrame(given).mapInArrow(executor_units.run_shares, _RESULTS)
+        return [Result(*row) for row in rows.collect()]
 
 
-def _write_frames(pipeline: SparkPipeline, work: Work) -> list[Written]:
+def _write_frames(pipeline: SparkPipeline, work: Work, job: str) -> list[Written]:
     try:
-        return _attempt(pipeline, work)
+        return _attempt(pipeline, work, job)
     except Exception as error:
         pipeline.failed()
         if not isinstance(one_line(error), LargeRowsError):
             raise
     pipeline.take_large_rows()
-    return _attempt(pipeline, work)
+    return _attempt(pipeline, work, job)
 
 
-def _attempt(pipeline: SparkPipeline, work: Work) -> list[Written]:
+def _attempt(pipeline: SparkPipeline, work: Work, job: str) -> list[Written]:
     plan = pipeline.plan(work)
     rows: list[list[Row]] = [[] for _ in work.pipeline.spec.all_sinks]
     places = places_of(pipeline.spec)
     try:
         for run in plan.runs:
-            for sink, of in run.rows(_collected(run, [places[number] for number in run.sinks])):
+            for sink, of in run.rows(_collected(run, job, [places[it] for it in run.sinks])):
                 rows[sink] += of
     finally:
         plan.release()
+        made = pipeline.run_reports.take(job)
+    pipeline.reports.add(made)
     return pipeline.written(rows)
 
 
-def _collected(run: Run, places: Sequence[str]) -> list[Row]:
+def _collected(run: Run, job: str, places: Sequence[str]) -> list[Row]:
     try:
-        return [row.asDict() for row in run.batch.collect()]
+        return [row.asDict() for row in run.batch.collect(job)]
     except Exception as error:
         cause = of_sink(one_line(error), places)
         if isinstance(cause, SinkUnavailableError):
@@ -166,6 +163,7 @@ class _Part:
         self.events: list[int] = []
         self._runs: tuple[Run, ...] = ()
         self._rows: list[list[Row]] = []
+        self._reports = Reports()
         self._error: Exception | None = None
 
     @classmethod
@@ -182,18 +180,19 @@ class _Part:
         return part
 
     def take(self, run: int, result: Result) -> None:
-        _, kind, content = result
-        if kind == executor_units.ROWS:
-            for sink, rows in self._runs[run].rows(executor_units.read_rows(content)):
+        if result.kind == executor_units.ROWS:
+            for sink, rows in self._runs[run].rows(executor_units.read_rows(result.content)):
                 self._rows[sink] += rows
+            self._reports.add(pickle.loads(result.reports))  # it comes from our own executor
         elif self._error is None:
             places = places_of(self._pipeline.spec)
             sinks = {number: places[number] for number in self._runs[run].sinks}
-            self._error = _error(kind, content, sinks)
+            self._error = _error(result, sinks)
 
     def outcome(self) -> Outcome:
         if self._error is not None:
             return self._error
+        self._pipeline.reports.add(self._reports)
         try:
             return self._pipeline.written(self._rows)
         except Exception as error:
@@ -220,12 +219,13 @@ def _ranges_text(work: Work) -> str:
     return f"{work.events} events, {first}{more}"
 
 
-def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
-    if kind == executor_units.HUNG:
-        return HungError.after(executor_units.LIMIT_SECONDS, list(sinks.values()), content.decode())
-    if kind == executor_units.LEFT:
+def _error(result: Result, sinks: Mapping[int, str]) -> Exception:
+    content = result.content.decode()
+    if result.kind == executor_units.HUNG:
+        return HungError.after(executor_units.LIMIT_SECONDS, list(sinks.values()), content)
+    if result.kind == executor_units.LEFT:
         return BrokenTogetherError("too many batches of one Spark job have hung")
-    name, text, number = content.decode().split("\n")
+    name, text, number = content.split("\n")
     return of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
 
 

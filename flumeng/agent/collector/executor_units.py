@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from flumeng.connectors.ranged import reports
 from flumeng.events.lazy_batch import FAILED_SINK, Stage
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.garbage_collection import current_frames
@@ -43,10 +45,27 @@ _STEPS = {
 WORKING = 0.05
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
-Result = tuple[int, str, bytes]
-"""Number of the unit, kind of result, and content. ROWS: the rows as an Arrow stream. ERROR: the
-error's type and text, and the sink's number if several share the unit. HUNG: the step in which it
-hangs, if known. LEFT: the unit was not begun, since too many others hang."""
+RESULTS = pa.schema(
+    [
+        pa.field("unit", pa.int32()),
+        pa.field("kind", pa.string()),
+        pa.field("content", pa.binary()),
+        pa.field("reports", pa.binary()),
+    ]
+)
+SHARES = pa.schema([pa.field("share", pa.binary())])
+
+
+class Result(NamedTuple):
+    """Number of the unit, kind of result, and content. ROWS: the rows as an Arrow stream, with the
+    pickled ``Reports``. ERROR: the error's type and text, and the sink's number if several share
+    the unit. HUNG: the step in which it hangs, if known. LEFT: the unit was not begun, since too
+    many others hang."""
+
+    unit: int
+    kind: str
+    content: bytes
+    reports: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -60,34 +79,35 @@ class Unit:
     def run(self) -> Result:
         try:
             stage: Stage = pickle.loads(self.stage)  # it comes from our own driver
-            rows = list(stage(iter([_number(self.split)])))
-            return self.number, ROWS, _stream(rows)
+            with reports.collecting() as made:
+                rows = list(stage(iter([_number(self.split)])))
+            return Result(self.number, ROWS, _stream(rows), pickle.dumps(made))
         except Exception as error:
             _log_trace(error)
             lines = str(error).strip().splitlines() or [""]
             sink = getattr(error, FAILED_SINK, "")
             report = f"{type(error).__name__}\n{lines[0]}\n{sink}"
-            return self.number, ERROR, report.encode()
+            return Result(self.number, ERROR, report.encode())
 
 
 @dataclass(frozen=True)
-class Units:
-    """The units of each Spark task of a job. ``together``: they are of several batches."""
+class Share:
+    """The units of one Spark task. ``together``: they are of several batches."""
 
-    shares: tuple[tuple[Unit, ...], ...]
+    units: tuple[Unit, ...]
     together: bool
 
-    def __call__(self, numbers: Iterable[int]) -> Iterator[Result]:
-        return self.run(self.shares[number] for number in numbers)
+    def run(self) -> Iterable[Result]:
+        return run_together(self.units) if self.together else (unit.run() for unit in self.units)
 
-    @property
-    def size_bytes(self) -> int:
-        """Approximate size sent to executors; a stage used by several units counts once."""
-        return sum(map(len, {unit.stage for share in self.shares for unit in share}))
 
-    def run(self, shares: Iterable[tuple[Unit, ...]]) -> Iterator[Result]:
-        for units in shares:
-            yield from run_together(units) if self.together else (unit.run() for unit in units)
+def run_shares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A stage from SHARES, pickled each, to RESULTS."""
+    for batch in batches:
+        for pickled in batch["share"].to_pylist():
+            share: Share = pickle.loads(pickled)  # it comes from our own driver
+            for result in share.run():
+                yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
 
 
 def run_together(
@@ -138,10 +158,10 @@ class _Running:
     def given_up(self) -> list[Result]:
         frames = current_frames()
         hung = [
-            (number, HUNG, step_of(frames.get(self.threads[number])).encode())
+            Result(number, HUNG, step_of(frames.get(self.threads[number])).encode())
             for number in self.began
         ]
-        return [*hung, *((unit.number, LEFT, b"") for unit in self.waiting)]
+        return [*hung, *(Result(unit.number, LEFT, b"") for unit in self.waiting)]
 
     def _run(self, unit: Unit) -> None:
         result = unit.run()
@@ -222,8 +242,8 @@ class Imports:
 
     modules: tuple[str, ...]
 
-    def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for module in self.modules:
             with suppress(ImportError):  # a flow's own code may be no module
                 importlib.import_module(module)
-        return iter(numbers)
+        return batches

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import accumulators, spark
+from flumeng.agent.collector import spark
 from flumeng.agent.collector.batch import Filtered, Intent, Work
 from flumeng.agent.collector.batch_times import BatchTimes
 from flumeng.agent.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
@@ -23,6 +23,7 @@ from flumeng.agent.collector.outcome import one_line, places_of, written_to
 from flumeng.agent.collector.output_plans import Leaf, Plan, Run
 from flumeng.agent.collector.plan_cache import PlanCache
 from flumeng.agent.collector.ranges import Scale, share_out, split
+from flumeng.agent.collector.spark_reports import RunReports
 from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.config import FlowSpec, registry
 from flumeng.config.stages import FilterStage, leading_to
@@ -31,8 +32,8 @@ from flumeng.connectors.api.dead_letters import DeadLetters, ToDeadLetters
 from flumeng.connectors.api.ranged import Range, Split
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
 from flumeng.connectors.groups.sink import GroupSink
-from flumeng.connectors.ranged.accumulator import AccumulatorHandle
 from flumeng.connectors.ranged.reading import Admitting, Reader, ReadSplits
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch, Parameter, Stage
@@ -46,7 +47,9 @@ _plans = PlanCache()
 
 
 class SparkPipeline:
-    """See ``Pipeline``. ``modules``: the Python modules that executors import for this pipeline."""
+    """See ``Pipeline``. ``modules``: the Python modules that executors import for this pipeline.
+    ``reports``: what the stages of its successful runs reported. ``run_reports``: those of runs
+    through Spark SQL."""
 
     def __init__(
         self,
@@ -60,9 +63,9 @@ class SparkPipeline:
         self.spec = spec
         self._spark, self._plans = session, plans
         self.task = task
-        self._name = f"{task.flow}/{task.task}"
-        counts = accumulators.counts(session)
-        self._stages = Stages(segments_of(spec.stages), counts, self._name)
+        self.reports = Reports()
+        self.run_reports = RunReports(session)
+        self._stages = Stages(segments_of(spec.stages), self.reports)
         self._sinks: list[Sink] = [
             registry.get("sink", part.name).implementation_class()(part.options, task)
             for part in spec.all_sinks
@@ -80,19 +83,17 @@ class SparkPipeline:
         self._key = object()
         self._leaves = spec.leaves
         weighs = spec.batch.bytes is not None or spec.weighed
-        self._sizes = EventSizes(counts, self._name) if weighs else None
+        self._sizes = EventSizes(self.reports) if weighs else None
         self._places = places_of(spec)[: len(self._sinks)]
-        self._times = BatchTimes(counts, self._name, self._places)
+        self._times = BatchTimes(self.reports, self._places)
         measured = reader if self._sizes is None else self._sizes.measured(reader)
         self._admitting = reader if isinstance(reader, Admitting) else None
         self._prepared_with: Hashable = None
-        self._joined = accumulators.joined_ranges(session)
         self._reader: Reader = measured
         if spec.multiline is not None:
             rules = Rules.of(spec.multiline)
             rules.check()
-            handle = AccumulatorHandle.of(self._joined)
-            self._reader = JoinLines(measured, rules, self._name, handle)
+            self._reader = JoinLines(measured, rules)
         self._prepares = self._large_rows = False
         read = self._read(((),), {})
         tried = self._plan(read, ((),), Work.trial(self))
@@ -129,12 +130,11 @@ class SparkPipeline:
         return len(self._cut(ranges, self._parts, LEAST_EVENTS_IN_SPLIT, scale))
 
     def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
-        value = self._joined.value
-        reports = {piece: value.get((self._name, piece.partition)) for piece in ranges}
+        notes = {piece: self.reports.notes.get(piece.partition) for piece in ranges}
         return {
-            piece.partition: report
-            for piece, report in reports.items()
-            if report is not None and report.piece == piece
+            piece.partition: note
+            for piece, note in notes.items()
+            if isinstance(note, JoinedRange) and note.piece == piece
         }
 
     def plan(self, work: Work) -> Plan:
@@ -232,8 +232,9 @@ class SparkPipeline:
         return prepared.bind(read.splits, read.addresses)
 
     def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
-        batch = self._times.noting(LazyBatch.of_splits(self._spark, splits, first, schema))
-        return self._stages.through(replace(batch, large_rows=self._large_rows))
+        batch = LazyBatch.of_splits(self._spark, splits, first, schema)
+        batch = replace(batch, large_rows=self._large_rows, around=self.run_reports.around)
+        return self._stages.through(self._times.noting(batch))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
         """Connect a batch to a sink, and the events it refuses to the sink for dead letters."""

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from flumeng.agent.collector.batch import Filtered
 from flumeng.agent.collector.output_plans import Fork, Leaf
-from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
+from flumeng.connectors.ranged import reports
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.attributes import has_reasons, parse_errors
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.filters import on_error
@@ -37,11 +38,10 @@ class Counted:
 class FilterCounts:
     """Counts the events of one segment of a flow in a task."""
 
-    def __init__(self, counts: Accumulator[int], task: str, segment: Segment) -> None:
-        self._counts = counts
-        self._handle = AccumulatorHandle.of(counts)
+    def __init__(self, given: Reports, segment: Segment) -> None:
+        self._reports = given
         self._inner = segment.entry is not None
-        self._key = f"{task}/{segment.entry}" if self._inner else task
+        self._segment = segment.entry
         self._steps = segment.steps
         self._reshapes = any(step.reshapes for step in segment.steps)
         self._failing = [step.place for step in segment.steps if step.drops]
@@ -87,12 +87,12 @@ class FilterCounts:
         )
 
     def _count(self, what: str, of: Callable[[pa.RecordBatch], int] | None = None) -> Stage:
-        return _Count(self._handle, (self._key, what), of or _rows)
+        return _Count((self._segment, what), of or _rows)
 
     def _values(self) -> Mapping[str, int]:
-        value = self._counts.value
+        counts = self._reports.counts
         kinds = (*COUNTED, *(FAILED + path for path in self._failing))
-        return {what: value.get((self._key, what), 0) for what in kinds}
+        return {what: counts.get((self._segment, what), 0) for what in kinds}
 
 
 def counted(batch: LazyBatch, *stages: Stage) -> LazyBatch:
@@ -111,9 +111,9 @@ class Outputs:
 
 
 class Stages:
-    def __init__(self, root: Segment, counts: Accumulator[int], task: str) -> None:
+    def __init__(self, root: Segment, given: Reports) -> None:
         self._root = root
-        self._counts = {segment: FilterCounts(counts, task, segment) for segment in root.walk()}
+        self._counts = {segment: FilterCounts(given, segment) for segment in root.walk()}
         self.steps = [step for segment in root.walk() for step in segment.steps]
 
     @property
@@ -175,8 +175,7 @@ class Stages:
 class _Count:
     """A stage that counts events and passes them on; a split that fails is not counted."""
 
-    counts: AccumulatorHandle[int]
-    key: tuple[str, str]
+    key: tuple[int | None, str]
     of: Callable[[pa.RecordBatch], int]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -185,7 +184,7 @@ class _Count:
             count += self.of(batch)
             yield batch
         if count:
-            self.counts.add({self.key: count})
+            reports.count({self.key: count})
 
 
 def _rows(batch: pa.RecordBatch) -> int:

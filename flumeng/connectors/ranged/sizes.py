@@ -8,23 +8,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
+from flumeng.connectors.ranged import reports
 from flumeng.connectors.ranged.reading import Reader
+from flumeng.connectors.ranged.reports import Reports
 
-EVENTS, BYTES = "events", "bytes"
+EVENTS, BYTES = "read events", "read bytes"
 
 
 class EventSizes:
     """Measured event sizes of one task, in the driver."""
 
-    def __init__(self, counts: Accumulator[int], task: str) -> None:
-        self._counts = counts
-        self._task = task
+    def __init__(self, given: Reports) -> None:
+        self._reports = given
         self._before = self._values()
         self._taken = self._before[0]
 
     def measured(self, reader: Reader) -> MeasuredReader:
-        return MeasuredReader(reader, self._task, AccumulatorHandle.of(self._counts))
+        return MeasuredReader(reader)
 
     def take(self) -> float | None:
         """Return the bytes per event since the last call; None when there were no events."""
@@ -37,8 +37,8 @@ class EventSizes:
         return self._taken - before
 
     def _values(self) -> tuple[int, int]:
-        counts = self._counts.value
-        return counts.get((self._task, EVENTS), 0), counts.get((self._task, BYTES), 0)
+        counts = self._reports.counts
+        return counts.get(EVENTS, 0), counts.get(BYTES, 0)
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,6 @@ class MeasuredReader:
     """A ``Reader`` that counts the events and bytes of each range that is read to its end."""
 
     reader: Reader
-    task: str
-    counts: AccumulatorHandle[int]
 
     @property
     def schema(self) -> pa.Schema:
@@ -63,4 +61,4 @@ class MeasuredReader:
             events += batch.num_rows
             nbytes += batch.nbytes
             yield batch
-        self.counts.add({(self.task, EVENTS): events, (self.task, BYTES): nbytes})
+        reports.count({EVENTS: events, BYTES: nbytes})

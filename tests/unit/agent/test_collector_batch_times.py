@@ -9,30 +9,20 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.collector.batch_times import BatchTimes, NoteReceipt, Received, TimeWrite
+from flumeng.agent.collector.batch_times import BatchTimes, Received, TimeWrite, note_receipt
 from flumeng.agent.collector.measures import Measures
-from flumeng.connectors.ranged.accumulator import AccumulatorHandle, Entries
+from flumeng.connectors.ranged import reports
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.platform.metrics import table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINK = "sinks[0].http"
-TASK = "web/collect.0"
-
-
-class Sums:
-    """An accumulator in a process that runs all tasks itself."""
-
-    value: Entries[int] = {}
-
-    def add(self, term: Entries[int]) -> None:
-        for key, number in term.items():
-            self.value[key] = self.value.get(key, 0) + number
 
 
 @pytest.fixture
-def sums() -> Iterator[Sums]:
-    yield Sums()
-    Sums.value.clear()
+def made() -> Iterator[Reports]:
+    with reports.collecting() as collected:
+        yield collected
 
 
 def events(*seconds: int) -> pa.RecordBatch:
@@ -52,20 +42,19 @@ def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def test_the_mean_age_of_events_is_exact_over_any_batches(sums: Sums) -> None:
-    times = BatchTimes(sums, TASK, [SINK])
-    note = NoteReceipt(TASK, AccumulatorHandle.of(sums))
-    assert list(note(iter([events(0, 10), events(20)]))) == [events(0, 10), events(20)]
+def test_the_mean_age_of_events_is_exact_over_any_batches(made: Reports) -> None:
+    times = BatchTimes(made, [SINK])
+    assert list(note_receipt(iter([events(0, 10), events(20)]))) == [events(0, 10), events(20)]
     assert times.take().received == Received(3, NOON.timestamp() + 10)
     assert times.take().received is None
-    list(note(iter([])))
+    list(note_receipt(iter([])))
     assert times.take().received is None
 
 
 @pytest.mark.slow
-def test_time_of_a_sink_excludes_the_stages_before_it(sums: Sums) -> None:
-    times = BatchTimes(sums, TASK, [SINK])
-    write = TimeWrite((slow, iter), TASK, SINK, AccumulatorHandle.of(sums))
+def test_time_of_a_sink_excludes_the_stages_before_it(made: Reports) -> None:
+    times = BatchTimes(made, [SINK])
+    write = TimeWrite((slow, iter), SINK)
     for _ in range(2):
         list(write(late(iter([events(0)]))))
     counts = times.take().writes[SINK]
@@ -74,13 +63,12 @@ def test_time_of_a_sink_excludes_the_stages_before_it(sums: Sums) -> None:
     assert times.take().writes == {}
 
 
-def test_latency_metric_counts_events_by_age_and_never_below_0(sums: Sums) -> None:
+def test_latency_metric_counts_events_by_age_and_never_below_0(made: Reports) -> None:
     measures = Measures()
-    times = BatchTimes(sums, TASK, [SINK])
-    note = NoteReceipt(TASK, AccumulatorHandle.of(sums))
-    list(note(iter([events(0, 10)])))
+    times = BatchTimes(made, [SINK])
+    list(note_receipt(iter([events(0, 10)])))
     measures.timed("web", times.take(), NOON.timestamp() + 8)
-    list(note(iter([events(100)])))
+    list(note_receipt(iter([events(100)])))
     measures.timed("web", times.take(), NOON.timestamp() + 8)
     found = {one.metric: one for one in measures.readings()}
     assert found[table.FLOW_LATENCY_SECONDS].labels == ("web",)

@@ -17,14 +17,14 @@ from flumeng.agent.collector.executor_units import (
     ERROR,
     HUNG,
     ROWS,
+    Result,
+    Share,
     Unit,
-    Units,
     read_rows,
     run_together,
 )
 from flumeng.agent.collector.ranges import spread
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.ranged.accumulator import AccumulatorHandle
 from flumeng.connectors.ranged.reading import ReadSplits
 from flumeng.events.lazy_batch import Stage
 from flumeng.platform.errors import UnavailableError, UserError
@@ -86,9 +86,9 @@ def unit(number: int, stage: Stage) -> Unit:
 def test_failing_unit_reports_its_error_and_the_others_give_their_rows() -> None:
     units = (unit(0, Echo()), unit(1, Fail()), unit(2, Echo()))
     for together in (False, True):
-        found = {result[0]: result[1:] for result in Units((units,), together)([0])}
-        assert found[1] == (ERROR, b"OSError\ndisk on fire\n")
-        assert [read_rows(found[n][1]) for n in (0, 2)] == [[{"split": 0}], [{"split": 20}]]
+        found = {result.unit: result for result in Share(units, together).run()}
+        assert found[1] == (1, ERROR, b"OSError\ndisk on fire\n", b"")
+        assert [read_rows(found[n].content) for n in (0, 2)] == [[{"split": 0}], [{"split": 20}]]
 
 
 @dataclass
@@ -117,7 +117,7 @@ def test_traceback_of_a_code_error_is_logged_and_of_an_absent_server_is_not(
 
 def test_unit_that_cannot_be_unpickled_fails_alone() -> None:
     results = run_together((Unit(0, 0, b"nonsense"), unit(1, Echo())))
-    assert {number: kind for number, kind, _ in results} == {0: ERROR, 1: ROWS}
+    assert {result.unit: result.kind for result in results} == {0: ERROR, 1: ROWS}
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_hanging_units_delay_no_others_and_are_left_behind() -> None:
         tuple(units), slow_seconds=0.05, limit_seconds=0.5, cpu_clock=lambda: 0.0
     )
     may_end.set()
-    kinds = {number: kind for number, kind, _ in results}
+    kinds = {result.unit: result.kind for result in results}
     assert kinds == dict.fromkeys(range(many), HUNG) | dict.fromkeys(range(many, 2 * many), ROWS)
 
 
@@ -160,7 +160,7 @@ class HangingReader:
     [
         (ReadSplits(HangingReader(), ((Range("p", 0, 1),),), {"p": "host:1"}), b"reading"),
         (HangsIn("flumeng.filters.lookup"), b"filtering"),
-        (TimeWrite((Hang(),), "task", "0", AccumulatorHandle(b"")), b"writing"),
+        (TimeWrite((Hang(),), "0"), b"writing"),
         (HangsIn("urllib3.connection"), b""),
     ],
     ids=["reader", "filter", "sink", "another"],
@@ -172,7 +172,7 @@ def test_hanging_unit_is_found_in_its_step(stage: Stage, step: bytes) -> None:
         (unit(0, stage),), slow_seconds=0.05, limit_seconds=0.3, cpu_clock=lambda: 0.0
     )
     may_end.set()
-    assert results == [(0, HUNG, step)]
+    assert results == [Result(0, HUNG, step)]
 
 
 @pytest.mark.long
@@ -180,14 +180,14 @@ def test_units_that_wait_for_a_processor_do_not_hang() -> None:
     """However many of them wait for the same one; no more of them begin than are good for."""
     units = tuple(unit(number, Work(0.15)) for number in range(20))
     results = run_together(units, slow_seconds=0.1, limit_seconds=0.5)
-    assert [kind for _, kind, _ in results] == [ROWS] * 20
+    assert [result.kind for result in results] == [ROWS] * 20
 
 
 @pytest.mark.slow
 def test_waiting_unit_is_not_hung_while_others_end() -> None:
     units = tuple(unit(number, Wait(0.4 * (1 + number))) for number in range(AT_ONCE))
     results = run_together(units, slow_seconds=0.1, limit_seconds=0.6, cpu_clock=lambda: 0.0)
-    assert [kind for _, kind, _ in results] == [ROWS] * AT_ONCE
+    assert [result.kind for result in results] == [ROWS] * AT_ONCE
 
 
 def test_shares_of_executors_are_about_equal() -> None:

@@ -21,12 +21,13 @@ from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.guarantees import promise
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import ToDeadLetters
+from flumeng.connectors.ranged import reports
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import on_error
 from flumeng.filters.segments import segments_of
-from tests.unit.agent.local_accumulator import LocalAccumulator
 
 NOTHING: Any = None
 NOTES = pa.schema([pa.field("seq", pa.int64()), pa.field("error", pa.string())])
@@ -86,13 +87,16 @@ def run(
 ) -> tuple[list[tuple[int, str | None]], list[tuple[int, str]], Filtered]:
     """The rows of the sink with remaining errors; the dead letters with their places; the
     counts."""
-    tree = Stages(segments_of(spec.stages), LocalAccumulator(), "web/0")
+    made = Reports()
+    tree = Stages(segments_of(spec.stages), made)
     outputs = Outputs(lambda events, _: events.arrow(noted, NOTES), to_letters)
     events = tree.through(LazyBatch.of_splits(NOTHING, 1, Read(bodies), READ_SCHEMA))
     (whole,) = Plan.of(((),), tree.fork(events, outputs)).runs
     stage = whole.batch.all_arrow
     assert stage is not None
-    found = [row for out in stage(iter([])) for row in out.to_pylist()]
+    with reports.collecting() as of_run:
+        found = [row for out in stage(iter([])) for row in out.to_pylist()]
+    made.add(of_run)
     by_sink: dict[int, list[Any]] = {0: [], 1: []}
     for number, rows in whole.rows(found):
         by_sink[number] += rows

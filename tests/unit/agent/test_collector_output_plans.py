@@ -17,10 +17,11 @@ from flumeng.config.branch import Branch
 from flumeng.config.component import Component, FilterOptions, SinkOptions
 from flumeng.config.stages import stages_of
 from flumeng.connectors.api.sink import Row
+from flumeng.connectors.ranged import reports
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.marks import Marks
 from flumeng.filters.segments import Segment, Step, segments_of
-from tests.unit.agent.local_accumulator import LocalAccumulator
 
 EVENTS = pa.schema([pa.field("n", pa.int64())])
 ROWS = pa.schema([pa.field("n", pa.int64()), pa.field("sink", pa.int64())])
@@ -66,10 +67,10 @@ NOOP = Component("sink", "noop", SinkOptions())
 HALF = Component("filter", "half", FilterOptions())
 
 
-def tree(root: Branch) -> Stages:
+def tree(root: Branch, made: Reports | None = None) -> Stages:
     """A tree of filters that need no Spark."""
     segments = segments_of(stages_of(root), lambda _part, place: Step(Half(), place))
-    return Stages(segments, LocalAccumulator(), "web")
+    return Stages(segments, made or Reports())
 
 
 def halves(stages: Stages) -> list[Half]:
@@ -87,8 +88,9 @@ class Sink:
             yield pa.RecordBatch.from_arrays([each["n"], numbers], schema=ROWS)
 
 
-def run(root: Stages, read: Read) -> dict[int, list[int | None]]:
-    """The numbers that each sink received, by the sink's number."""
+def run(root: Stages, read: Read, made: Reports | None = None) -> dict[int, list[int | None]]:
+    """The numbers that each sink received, by the sink's number. The reports are added to
+    ``made``."""
     events = root.through(LazyBatch.of_splits(NOTHING, 1, read, EVENTS))
     fork = root.fork(
         events, Outputs(lambda events, number: events.arrow(Sink(number), ROWS), NOTHING)
@@ -96,7 +98,10 @@ def run(root: Stages, read: Read) -> dict[int, list[int | None]]:
     (whole,) = Plan.of(((),), fork).runs
     stage = whole.batch.all_arrow
     assert stage is not None
-    found: list[Row] = [row for out in stage(iter([])) for row in out.to_pylist()]
+    with reports.collecting() as of_run:
+        found: list[Row] = [row for out in stage(iter([])) for row in out.to_pylist()]
+    if made is not None:
+        made.add(of_run)
     got: dict[int, list[int | None]] = {number: [] for number in whole.sinks}
     for number, rows in whole.rows(found):
         assert {row["sink"] for row in rows} <= {number}
@@ -177,13 +182,14 @@ def test_events_are_counted_by_branch_and_unmatched_ones_as_dropped() -> None:
         Branch(name="small", when="n < 2", filters=(HALF,), sinks=(NOOP,)),
         Branch(name="large", when="n < 4", sinks=(NOOP,)),
     )
-    segment = tree(Branch(name="root", filters=(HALF,), branches=parts))
-    run(segment, Read(list(range(20))))  # halves: 0 to 9; small 0 and 1, of which 0 goes on
+    made = Reports()
+    segment = tree(Branch(name="root", filters=(HALF,), branches=parts), made)
+    run(segment, Read(list(range(20))), made)  # halves: 0 to 9; small 0 and 1, of which 0 goes on
     assert segment.filtered() == Filtered(10 + 1 + 6, 0, {"small": 2, "large": 4})
     assert segment.filtered() == Filtered(0, 0, {"small": 0, "large": 0})
     rest = Branch(name="rest", otherwise=True, sinks=(NOOP,))
-    segment = tree(Branch(name="root", branches=(*parts, rest)))
-    run(segment, Read(list(range(20))))
+    segment = tree(Branch(name="root", branches=(*parts, rest)), made)
+    run(segment, Read(list(range(20))), made)
     assert segment.filtered() == Filtered(1, 0, {"small": 2, "large": 4, "rest": 16})
 
 
@@ -192,6 +198,6 @@ def test_dropped_events_are_unknown_where_filters_change_the_number_of_rows() ->
     for reshapes, dropped in ((False, 0), (True, None)):
         step = Step(Half(), reshapes=reshapes)
         segment = Segment(None, "", (step,), Marks({}), (), ())
-        counts = FilterCounts(LocalAccumulator(), "web/0", segment)
+        counts = FilterCounts(Reports(), segment)
         counts.at_end(events)
         assert counts.take().dropped == dropped

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -15,47 +15,53 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import Scale
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
+from flumeng.events.lazy_batch import Stage
 from flumeng.events.schema import READ_SCHEMA
 from tests.testkit.collector import TASK
-from tests.unit.agent.local_accumulator import LocalAccumulator
 
 FLOW = "{flow: web, sources: [tail: {paths: [/a]}], sinks: [noop]}"
 CORES = 4
 
 
+class Nothing:
+    """A Spark accumulator without terms."""
+
+    value: ClassVar[dict[str, Any]] = {}
+
+
 class Spark:
-    """The parts of a Spark session, its context and an RDD that units use."""
+    """The parts of a Spark session, its context and a DataFrame that units use."""
 
     defaultParallelism = CORES  # noqa: N815  # pyspark's
 
     def __init__(self) -> None:
         self.tasks: list[int] = []
         self.described = ""
-        self._parts: Sequence[int] = ()
 
     @property
     def sparkContext(self) -> Spark:  # noqa: N802  # pyspark's
         return self
 
-    def accumulator(self, _zero: Any, _kind: Any) -> LocalAccumulator:
-        return LocalAccumulator()
+    def accumulator(self, _zero: Any, _kind: Any) -> Nothing:
+        return Nothing()
 
     def setJobGroup(self, _job: str, text: str, **_more: Any) -> None:  # noqa: N802  # pyspark's
         self.described = text
 
     def setLocalProperty(self, *_said: Any) -> None: ...  # noqa: N802  # pyspark's
 
-    def parallelize(self, parts: Sequence[int], tasks: int) -> Spark:
-        self.tasks.append(tasks)
-        self._parts = parts
+    def createDataFrame(self, shares: pa.Table) -> Spark:  # noqa: N802  # pyspark's
+        self.tasks.append(len(shares))
+        self._shares = shares
         return self
 
-    def mapPartitions(self, run: Callable[[Iterable[int]], Iterable[Any]]) -> Spark:  # noqa: N802
-        self._run = run
+    def mapInArrow(self, stage: Stage, _schema: str) -> Spark:  # noqa: N802  # pyspark's
+        self._stage = stage
         return self
 
-    def collect(self) -> list[Any]:
-        return list(self._run(self._parts))
+    def collect(self) -> list[tuple[Any, ...]]:
+        results = self._stage(iter(self._shares.to_batches()))
+        return [tuple(row.values()) for batch in results for row in batch.to_pylist()]
 
 
 @dataclass(frozen=True)

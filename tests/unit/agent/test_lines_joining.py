@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.lines.joining import find_groups, join
 from flumeng.agent.collector.lines.reader import JoinLines
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.config.multiline import KEY, Multiline
 from flumeng.connectors.api.ranged import Progress, Range, UnreadableError
-from flumeng.connectors.ranged.accumulator import AccumulatorHandle
+from flumeng.connectors.ranged import reports
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError, UserError
-from tests.unit.agent.local_accumulator import LocalAccumulator
 
 JAVA = """\
 2026-11-20 10:00:00,123 ERROR main request 7 failed
@@ -332,24 +333,23 @@ class Source:
 @pytest.mark.parametrize("step", [1, 3, 100])
 def test_range_is_read_in_steps_and_its_progress_reported(step: int) -> None:
     lines = batch([b"%d" % n if n % 3 == 0 else b" %d" % n for n in range(20)])
-    joined = LocalAccumulator()
     rules = Rules.of(Multiline(continues="^ "))
-    handle = AccumulatorHandle.of(joined)
-    reader = JoinLines(Source(lines, step), rules, "web/0", handle, step_rows=4)
+    reader = JoinLines(Source(lines, step), rules, step_rows=4)
     piece = Range("j", 0, 20)
-    events = [body for one in reader.read(piece, "") for body in one["body"].to_pylist()]
+    with reports.collecting() as made:
+        events = [body for one in reader.read(piece, "") for body in one["body"].to_pylist()]
     assert events == [b"%d\n %d\n %d" % (n, n + 1, n + 2) for n in range(0, 18, 3)]
-    told = joined.value["web/0", "j"]
+    told = made.notes["j"]
+    assert isinstance(told, JoinedRange)
     assert (told.piece, told.progress) == (piece, Progress(18, 18))
     assert told.closed == {"timeout": 0, "max_lines": 0, "max_bytes": 0}
 
 
 def test_unreadable_line_is_reported_by_its_offset() -> None:
     lines = batch([b" a"] * 20)
-    joined = LocalAccumulator()
     source, rules = Source(lines, 5, bad=10), Rules.of(Multiline(continues="^ "))
-    reader = JoinLines(source, rules, "web/1", AccumulatorHandle.of(joined))
-    with pytest.raises(UnreadableError) as raised:
+    reader = JoinLines(source, rules)
+    with reports.collecting() as made, pytest.raises(UnreadableError) as raised:
         list(reader.read(Range("j", 0, 20), ""))
     assert raised.value.offset == 10
-    assert not joined.value
+    assert made == Reports()

@@ -48,8 +48,7 @@ class Unreadable:
 
 def run(stage: Stage, sinks: dict[int, str]) -> Exception:
     """The error of a unit with this stage."""
-    _, kind, content = Unit(0, 0, pickle.dumps(stage)).run()
-    return _error(kind, content, sinks)
+    return _error(Unit(0, 0, pickle.dumps(stage)).run(), sinks)
 
 
 def test_failing_sink_of_several_in_a_unit_is_named() -> None:

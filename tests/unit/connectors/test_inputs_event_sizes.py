@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.ranged import reports
 from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError
-from tests.unit.agent.local_accumulator import LocalAccumulator
 
 NUMBERS = pa.schema([pa.field("n", pa.int64())])
 
@@ -31,19 +31,17 @@ class Numbers:
                 raise CorruptError("bits")
 
 
-def test_mean_event_size_is_reported_once_and_by_task() -> None:
-    counts = LocalAccumulator()
-    web, api = EventSizes(counts, "web/0"), EventSizes(counts, "api/0")
-    reader = pickle.loads(pickle.dumps(web.measured(Numbers())))
-    assert sum(batch.num_rows for batch in reader.read(Range("j", 0, 5), "")) == 5
-    assert (web.take(), api.take()) == (8.0, None)
-    assert web.take() is None
-    again = EventSizes(counts, "web/0")
-    assert again.take() is None, "what the pipeline before has read is not told again"
+def test_mean_event_size_is_reported_once() -> None:
+    with reports.collecting() as made:
+        sizes = EventSizes(made)
+        reader = pickle.loads(pickle.dumps(sizes.measured(Numbers())))
+        assert sum(batch.num_rows for batch in reader.read(Range("j", 0, 5), "")) == 5
+    assert sizes.take() == 8.0
+    assert sizes.take() is None
 
 
 def test_unreadable_range_is_not_counted() -> None:
-    sizes = EventSizes(LocalAccumulator(), "web/0")
-    with pytest.raises(CorruptError):
+    with reports.collecting() as made, pytest.raises(CorruptError):
+        sizes = EventSizes(made)
         list(sizes.measured(Numbers()).read(Range("bad", 0, 5), ""))
     assert sizes.take() is None

@@ -206,7 +206,7 @@ class Refused:
 @pytest.mark.parametrize("kind", [UnavailableError, UserError, ValueError])
 def test_error_of_a_stage_in_an_executor_has_no_secret(kind: type[Exception]) -> None:
     stage = pickle.dumps(Fused((Refused(Secret("open-sesame-1"), kind),)))
-    _, _, content = Unit(0, 0, stage).run()
+    content = Unit(0, 0, stage).run().content
     name, text, *_trace = content.decode().split("\n")
     assert b"open-sesame-1" not in content
     assert "the server says: 401: no user with ***" in text

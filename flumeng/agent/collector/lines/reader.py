@@ -13,7 +13,7 @@ from flumeng.agent.collector.lines.containers import unwrap
 from flumeng.agent.collector.lines.joining import REASONS, find_groups, join
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.connectors.api.ranged import Progress, Range, UnreadableError
-from flumeng.connectors.ranged.accumulator import AccumulatorHandle
+from flumeng.connectors.ranged import reports
 from flumeng.connectors.ranged.reading import Reader
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
@@ -25,8 +25,6 @@ STEP_BYTES = 32 * 2**20
 class JoinLines:
     reader: Reader
     rules: Rules
-    task: str
-    joined: AccumulatorHandle[JoinedRange]
     step_rows: int = STEP_ROWS
 
     @property
@@ -38,8 +36,8 @@ class JoinLines:
         return self.reader.modules
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Yield the events that begin at ``piece.emitted`` or later, then report the progress to
-        ``joined``. Raises UnreadableError."""
+        """Yield the events that begin at ``piece.emitted`` or later, then note the JoinedRange of
+        the partition. Raises UnreadableError."""
         at = Progress(piece.start, piece.emitted, piece.sure)
         joining = Joining(self.rules, at, self.step_rows)
         offset = piece.start
@@ -54,7 +52,7 @@ class JoinLines:
             raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
         yield from joining.step(piece.end, flush=piece.flush)
         joined = JoinedRange(piece, joining.progress, joining.closed, joining.unfinished)
-        self.joined.add({(self.task, piece.partition): joined})
+        reports.note(piece.partition, joined)
 
 
 class Joining:

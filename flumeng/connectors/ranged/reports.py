@@ -1,0 +1,49 @@
+"""Reports: what the stages of a batch tell the driver beside their rows, such as counts of events.
+
+A stage calls ``count`` or ``note`` in the thread that runs it. Whoever runs stages collects their
+reports with ``collecting``; outside of it, reports are dropped. A failed run has no reports. This
+module loads neither Spark nor Arrow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+_running = threading.local()
+
+
+@dataclass
+class Reports:
+    """``counts``: sums, by what they count. ``notes``: the newest value of each subject."""
+
+    counts: dict[Hashable, int] = field(default_factory=dict)
+    notes: dict[Hashable, object] = field(default_factory=dict)
+
+    def add(self, other: Reports) -> None:
+        for what, number in other.counts.items():
+            self.counts[what] = self.counts.get(what, 0) + number
+        self.notes.update(other.notes)
+
+
+@contextmanager
+def collecting() -> Iterator[Reports]:
+    """Collect the reports of the stages that this thread runs within the context."""
+    before = getattr(_running, "reports", None)
+    _running.reports = Reports()
+    try:
+        yield _running.reports
+    finally:
+        _running.reports = before
+
+
+def count(counts: Mapping[Hashable, int]) -> None:
+    if (reports := getattr(_running, "reports", None)) is not None:
+        reports.add(Reports(dict(counts)))
+
+
+def note(subject: Hashable, value: object) -> None:
+    if (reports := getattr(_running, "reports", None)) is not None:
+        reports.notes[subject] = value
