@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import (
-    class_archive,
-    dead_letter_limits,
-    jvm,
-    liveness,
-    spark,
-    task_metrics,
-)
+from flumeng.agent.collector import class_archive, dead_letter_limits, jvm, liveness, spark
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
@@ -30,7 +23,6 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.liveness import Application
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.protocol import Parent
 from flumeng.agent.node.running_jobs import RunningJobs
@@ -132,13 +124,11 @@ def run(
         return pipeline
 
     asked = _tell(measures, given.host, given.port)
-    used = TaskMetrics(StatusStore(session), measures.used)
-    fail_fast.every(task_metrics.LOOK_SECONDS, used.poll, "task-metrics")
     slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
     worker = Worker(
         parent,
         store,
-        engine=SparkEngine(session, used.running),
+        engine=SparkEngine(session),
         slots=slots,
         build=build,
         positions=inputs.positions,

@@ -77,7 +77,7 @@ class Application:
             if not self._options.standalone:
                 return ""  # other masters may queue jobs for longer
             works = not self._running() or not spark.is_starved(self._session)
-        except Py4JError:
+        except (Py4JError, OSError):
             return ""  # the JVM has ended, which another thread notices
         now = time.monotonic()
         if works:

@@ -266,8 +266,8 @@ def _sockets(directory: Path) -> dict[str, str]:
 
 
 def ask(spark: SparkSession) -> None:
-    """Wait until Spark's JVM answers. Raises an error of Py4J when it has ended."""
-    _ = spark.version
+    """Wait until Spark's JVM answers. Raises Py4JError or OSError when it has ended."""
+    _ = spark.sparkContext.startTime  # PySpark remembers the version
 
 
 def is_stopped(spark: SparkSession) -> bool:
