@@ -192,7 +192,7 @@ def test_batches_of_one_directory_do_not_take_files_from_each_other(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Eight at once, as of several tasks, and some end while others begin."""
-    lake = tmp_path / "it's"
+    lake = tmp_path / "it's a lake"
     options = Spark(format="parquet", path=str(lake))
 
     def write(number: int) -> None:
