@@ -10,6 +10,8 @@ import subprocess
 from flumeng.platform.errors import UserError
 
 JAVA_AT_LEAST = 17
+VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+"""Environment variables with options of the JVM; of contrary options the last one counts."""
 
 
 def find_java() -> str:

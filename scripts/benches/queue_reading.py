@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benches.senders import make_lines
-from flumeng.agent.collector import spark
+from flumeng.agent.collector import jvm, spark
 from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
@@ -37,7 +37,6 @@ LANES = 8
 TURNS = 3
 DISTINCT_LINES = 100_000
 LIMIT_SECONDS = 600.0
-ENDING_SECONDS = 30.0
 
 
 def measure(place: Path, gzipped: tuple[int, int], small: tuple[int, int]) -> dict[str, object]:
@@ -52,11 +51,7 @@ def measure(place: Path, gzipped: tuple[int, int], small: tuple[int, int]) -> di
         }
     finally:
         session.stop()
-        gateway = session.sparkContext._gateway
-        assert gateway is not None
-        gateway.shutdown()
-        gateway.proc.stdin.close()  # then it ends, and is done with its directory
-        gateway.proc.wait(ENDING_SECONDS)
+        jvm.end()  # then it is done with its directory
 
 
 def _gzipped(directory: Path, objects: int, lines: int) -> tuple[Path, int]:

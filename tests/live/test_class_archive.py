@@ -11,11 +11,10 @@ from flumeng.agent.collector import class_archive
 SESSION = """
 import os, sys
 from pathlib import Path
-from flumeng.agent.collector import class_archive, spark
+from flumeng.agent.collector import class_archive, jvm, spark
 options = class_archive.java_options(Path(sys.argv[1]))
 session = spark.start(Path(sys.argv[2]), more_java_options=options)
-java = session.sparkContext._gateway.proc.pid
-print({line.split()[-1] for line in open(f"/proc/{java}/maps") if ".jsa" in line}, flush=True)
+print({line.split()[-1] for line in open(f"/proc/{jvm.pid()}/maps") if ".jsa" in line}, flush=True)
 os._exit(0)
 """
 

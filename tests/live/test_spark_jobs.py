@@ -1,4 +1,4 @@
-"""Spark's own view of a flow's jobs: their description, and the use of their tasks."""
+"""Descriptions of a flow's jobs in Spark, and their run times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics, Used
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import TaskRevision
@@ -20,7 +19,6 @@ from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 from tests.testkit.journal import numbered_events
-from tests.testkit.waiting import wait_for
 
 JOURNAL = "web.n1.0.00000000"
 SQL = "where: 'length(body) > 0'"
@@ -52,54 +50,34 @@ def work(
     return Work(pipeline, ranges, {JOURNAL: address}, staging, 60.0, lambda _: None)
 
 
-def descriptions(spark: SparkSession, group: str) -> set[str]:
-    found = [row["info"] for row in StatusStore(spark).jobs(0)]
-    return {job["description"] for job in found if job.get("jobGroup") == group}
-
-
-def look_until(metrics: TaskMetrics, used: dict[str, Used], flows: int) -> None:
-    def looked() -> bool:
-        metrics.poll()
-        return len(used) >= flows
-
-    wait_for(looked, lambda: f"only {list(used)} were counted")
+def description(spark: SparkSession) -> str | None:
+    """Return the description of this thread's last job."""
+    return spark.sparkContext.getLocalProperty("spark.job.description")
 
 
 @pytest.mark.parametrize("filters", ["", SQL])
-def test_job_description_names_flow_task_and_batch_and_is_counted_for_the_flow(
+def test_job_description_names_flow_task_and_batch_and_its_run_is_timed(
     spark: SparkSession, tmp_path: Path, address: str, filters: str
 ) -> None:
-    used: dict[str, Used] = {}
-    metrics = TaskMetrics(StatusStore(spark), lambda flow, more: used.update({flow: more}))
-    group = f"alone-{bool(filters)}"
     ranges = Range(JOURNAL, 5, 10), Range(JOURNAL, 20, 60)
     works = [work(spark, tmp_path / "lake", address, "web", *ranges, filters=filters)]
     assert works[0].pipeline.shareable == (not filters)
-    (outcome,) = SparkEngine(spark, metrics.running).write(works, group, "slot")
+    (outcome,) = SparkEngine(spark).write(works, f"alone-{bool(filters)}", "slot")
     assert not isinstance(outcome, Exception)
-    look_until(metrics, used, 1)
-    assert descriptions(spark, group) == {f"web/0: 45 events, {JOURNAL} 5-10 and 1 more"}
-    assert used["web"].run_seconds > 0
-    assert used["web"].cpu_seconds > 0
-    assert used["web"].failed_tasks == 0
+    assert description(spark) == f"web/0: 45 events, {JOURNAL} 5-10 and 1 more"
+    times = works[0].pipeline.filtered().times
+    assert times is not None
+    assert 0 < times.cpu_seconds <= times.run_seconds
 
 
-def test_shared_job_description_counts_tasks_and_its_cost_is_split_by_events(
+def test_shared_job_description_counts_tasks_and_each_flow_has_its_own_times(
     spark: SparkSession, tmp_path: Path, address: str
 ) -> None:
-    used: dict[str, Used] = {}
-    metrics = TaskMetrics(StatusStore(spark), lambda flow, more: used.update({flow: more}))
     works = [
         work(spark, tmp_path / "lake", address, f"f{n}", Range(JOURNAL, 0, n * 10))
         for n in range(1, 6)
     ]
-    SparkEngine(spark, metrics.running).write(works, "together", "slot")
-    look_until(metrics, used, 5)
-    assert descriptions(spark, "together") == {
-        "5 batches of 5 flows, 150 events: f1/0, f2/0, f3/0, 2 more"
-    }
-    one = used["f1"].run_seconds
-    assert one > 0
-    assert {flow: round(part.run_seconds / one) for flow, part in used.items()} == {
-        f"f{n}": n for n in range(1, 6)
-    }
+    SparkEngine(spark).write(works, "together", "slot")
+    assert description(spark) == "5 batches of 5 flows, 150 events: f1/0, f2/0, f3/0, 2 more"
+    times = [each.pipeline.filtered().times for each in works]
+    assert all(of is not None and of.run_seconds > 0 for of in times)

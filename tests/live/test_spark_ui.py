@@ -16,7 +16,7 @@ from flumeng.agent.collector.spark import ui_address
 SESSION = """
 import json, os, sys, urllib.error, urllib.request
 from pathlib import Path
-from flumeng.agent.collector import class_archive, spark
+from flumeng.agent.collector import class_archive, jvm, spark
 from flumeng.config.spark import SparkOptions
 
 def listening(pid):
@@ -42,7 +42,7 @@ context.setJobGroup("g", "web/0: 45 events")
 context.parallelize([1, 2], 2).sum()
 said = {
     "address": spark.ui_address(session),
-    "listens": listening(spark.pid(session))[port],
+    "listens": listening(jvm.pid())[port],
     "page": ask(f"http://127.0.0.1:{port}/jobs/")[1],
     "kill": ask(f"http://127.0.0.1:{port}/jobs/job/kill/?id=0", "POST")[0],
 }

@@ -1,4 +1,4 @@
-"""Measures events' times of receipt and sinks' write times; a repeated split counts twice."""
+"""Measures events' times of receipt, and times of runs and of sinks' writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.connectors.ranged import reports
-from flumeng.connectors.ranged.reports import Reports
+from flumeng.connectors.ranged.reports import CPU_MICROS, RUN_MICROS, Reports
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.platform.metrics.histogram import FLOW_SECONDS, Counts
 
@@ -28,8 +28,12 @@ class Received:
 
 @dataclass(frozen=True)
 class Times:
+    """``run_seconds``: of all stages of all splits; ``cpu_seconds``: of these in Python."""
+
     received: Received | None
     writes: dict[str, Counts]
+    run_seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 class BatchTimes:
@@ -37,7 +41,7 @@ class BatchTimes:
 
     def __init__(self, given: Reports, sinks: Sequence[str]) -> None:
         self._reports = given
-        self._keys = [RECEIVED, RECEIVED_MICROS]
+        self._keys = [RECEIVED, RECEIVED_MICROS, RUN_MICROS, CPU_MICROS]
         self._keys += [key for sink in sinks for key in _keys(sink)]
         self._sinks = sinks
         self._before = self._values()
@@ -63,7 +67,7 @@ class BatchTimes:
             *counts, micros = (grown[key] for key in _keys(sink))
             if any(counts):
                 writes[sink] = Counts(tuple(counts), micros / 1e6)
-        return Times(received, writes)
+        return Times(received, writes, grown[RUN_MICROS] / 1e6, grown[CPU_MICROS] / 1e6)
 
     def _values(self) -> dict[str, int]:
         return {key: self._reports.counts.get(key, 0) for key in self._keys}

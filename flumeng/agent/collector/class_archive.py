@@ -98,7 +98,7 @@ def make(cache: Path) -> Path:
 
 def _train(scratch: Path, archive: Path) -> None:
     """Load a collector's classes, then end the JVM cleanly: it writes the archive at exit."""
-    from flumeng.agent.collector import spark  # noqa: PLC0415  that module asks this one for its options
+    from flumeng.agent.collector import jvm, spark  # noqa: PLC0415  only when it is needed
 
     options = f"-XX:ArchiveClassesAtExit={archive} {QUIET}"
     session = spark.start(scratch, more_java_options=options)
@@ -107,15 +107,8 @@ def _train(scratch: Path, archive: Path) -> None:
     rows.selectExpr("cast(id as string) AS body").where("body > '0'").mapInArrow(
         lambda batches: batches, "body string"
     ).toArrow()
-    gateway = session.sparkContext._gateway
-    assert gateway is not None
-    try:
-        session.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
-    finally:
-        gateway.proc.kill()
+    session.stop()
+    jvm.end()
 
 
 def main() -> None:

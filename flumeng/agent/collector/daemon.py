@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, dead_letter_limits, liveness, spark, task_metrics
+from flumeng.agent.collector import class_archive, dead_letter_limits, jvm, liveness, spark
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
@@ -23,7 +23,6 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.liveness import Application
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.protocol import Parent
 from flumeng.agent.node.running_jobs import RunningJobs
@@ -85,7 +84,7 @@ def run(
         os._exit(1)
 
     def follow() -> None:
-        spark.wait_for_end(session)
+        jvm.wait_for_end()
         give_up("Spark's JVM has ended")
 
     fail_fast.start("jvm", follow)
@@ -96,7 +95,7 @@ def run(
     measures.spark_runs = True
     if instruments is not None:
         instruments.page.add(store.readings)
-        instruments.page.add_process("flumeng_spark", spark.pid(session))
+        instruments.page.add_process("flumeng_spark", jvm.pid())
     journals = Journals(store, admitted)
     inputs = Inputs(
         {
@@ -125,13 +124,11 @@ def run(
         return pipeline
 
     asked = _tell(measures, given.host, given.port)
-    used = TaskMetrics(StatusStore(session), measures.used)
-    fail_fast.every(task_metrics.LOOK_SECONDS, used.poll, "task-metrics")
     slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
     worker = Worker(
         parent,
         store,
-        engine=SparkEngine(session, used.running),
+        engine=SparkEngine(session),
         slots=slots,
         build=build,
         positions=inputs.positions,
@@ -145,7 +142,7 @@ def run(
     probes_of_life += [worker.require_turning, measures.health.turned]
     worker.run()
     store.close()
-    spark.let_go(session)
+    jvm.let_go()
     return 0
 
 

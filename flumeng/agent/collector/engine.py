@@ -7,8 +7,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -49,18 +48,13 @@ MOST_BYTES = 65_536
 _RESULTS = "unit int, kind string, content binary, reports binary"
 """RESULTS for Spark."""
 
-Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
-
 
 class SparkEngine:
-    """An ``Engine`` for batches of ``SparkPipeline``. ``recording``: a context around each job."""
+    """An ``Engine`` for batches of ``SparkPipeline``."""
 
-    def __init__(
-        self, spark: SparkSession, recording: Recording | None = None, most_bytes: int = MOST_BYTES
-    ) -> None:
+    def __init__(self, spark: SparkSession, most_bytes: int = MOST_BYTES) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._recording = recording or (lambda _job, _works: nullcontext())
         self._most_bytes = most_bytes
         self._plans: dict[int, DataFrame] = {}
         self._warm_modules: set[str] = set()
@@ -68,8 +62,17 @@ class SparkEngine:
         self._warming = threading.Lock()
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
-        with self._recording(job, works):
-            return self._write(works, job, slot)
+        self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
+        self._context.setLocalProperty("spark.scheduler.pool", slot)
+        try:
+            if works[0].pipeline.shareable:
+                return self._write_units(works)
+            (work,) = works
+            return [_write_frames(_pipeline(work), work, job)]
+        except FlumengError:
+            raise
+        except Exception as error:
+            raise one_line(error) from error
 
     def cancel(self, job: str) -> None:
         self._context.cancelJobGroup(job)
@@ -93,19 +96,6 @@ class SparkEngine:
                 raise one_line(error) from error
             self._warm_modules |= fresh
             self._warm_until = time.monotonic() + WARM_SECONDS
-
-    def _write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
-        self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
-        self._context.setLocalProperty("spark.scheduler.pool", slot)
-        try:
-            if works[0].pipeline.shareable:
-                return self._write_units(works)
-            (work,) = works
-            return [_write_frames(_pipeline(work), work, job)]
-        except FlumengError:
-            raise
-        except Exception as error:
-            raise one_line(error) from error
 
     def _write_units(self, works: Sequence[Work]) -> list[Outcome]:
         parts = [_Part.of(work) for work in works]

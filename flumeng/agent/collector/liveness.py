@@ -76,8 +76,8 @@ class Application:
                 return f"Spark master {self._options.master} has ended the application"
             if not self._options.standalone:
                 return ""  # other masters may queue jobs for longer
-            works = not self._running() or spark.executors(self._session) > 0
-        except Py4JError:
+            works = not self._running() or not spark.is_starved(self._session)
+        except (Py4JError, OSError):
             return ""  # the JVM has ended, which another thread notices
         now = time.monotonic()
         if works:

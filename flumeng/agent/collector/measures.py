@@ -18,7 +18,6 @@ from flumeng.agent.collector.ack import SupersededError
 from flumeng.agent.collector.batch import Batch, Filtered
 from flumeng.agent.collector.batch_times import Times
 from flumeng.agent.collector.outcome import BrokenTogetherError, HungError, SinkUnavailableError
-from flumeng.agent.collector.task_metrics import Used
 from flumeng.connectors.api.ranged import UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.snapshot.partitions import distance
@@ -86,14 +85,6 @@ CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (Exception, "failed"),
 )
 """Causes of failures in metrics, by type of error; the first match counts."""
-USED = (
-    table.SPARK_RUN_SECONDS,
-    table.SPARK_CPU_SECONDS,
-    table.SPARK_GC_SECONDS,
-    table.SPARK_SPILLED_BYTES,
-    table.SPARK_FAILED_TASKS,
-    table.SPARK_PEAK_MEMORY_BYTES,
-)
 PROCESSED, DROPPED, PARSE_ERRORS, DEAD_LETTERS = COUNTED = (
     "processed",
     "dropped",
@@ -265,7 +256,8 @@ class Measures:
         self.acks: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._counts: defaultdict[Metric, Counter[tuple[str, ...]]] = defaultdict(Counter)
         """Counts by metric and labels; the first label is the flow."""
-        self._used: dict[str, Used] = {}
+        self._used: dict[str, tuple[float, float]] = {}
+        """Seconds of run time and of processor time on Spark, by flow."""
         self._last_success: dict[str, float] = {}
         self._histograms: dict[tuple[Metric, tuple[str, ...]], Histogram] = {}
         self._batch_events = Histogram(EVENTS)
@@ -306,6 +298,9 @@ class Measures:
             self._of_flow(table.FLOW_LATENCY_SECONDS, flow).add(age, times.received.events)
         for sink, counts in times.writes.items():
             self._of_flow(table.SINK_WRITE_SECONDS, flow, sink).add_counts(counts)
+        with self._lock:
+            run, cpu = self._used.get(flow, (0.0, 0.0))
+            self._used[flow] = run + times.run_seconds, cpu + times.cpu_seconds
 
     def dead_letter_files_deleted(self, flow: str, files: int) -> None:
         with self._lock:
@@ -316,10 +311,6 @@ class Measures:
         self._add(table.COLLECT_FAILURES, flow, {cause: 1})
         if isinstance(error, SinkUnavailableError):
             self._add(table.SINK_RETRIES, flow, {error.place: 1})
-
-    def used(self, flow: str, used: Used) -> None:
-        with self._lock:
-            self._used[flow] = self._used.get(flow, Used()).plus(used)
 
     def keep(self, tasks: Collection[str]) -> None:
         """Forget all tasks except ``tasks``, and flows without any of these."""
@@ -340,7 +331,7 @@ class Measures:
         with self._lock:
             counts = {metric: dict(of) for metric, of in self._counts.items()}
             histograms = dict(self._histograms)
-            spark, successes = dict(self._used), dict(self._last_success)
+            used, successes = dict(self._used), dict(self._last_success)
         for metric, of in counts.items():
             for labels, count in of.items():
                 yield metric.of(count, *labels)
@@ -351,9 +342,9 @@ class Measures:
         for flow, lag in self.lags.by_flow().items():
             yield table.FLOW_LAG_EVENTS.of(lag.events, flow)
             yield table.FLOW_LAG_SECONDS.of(lag.seconds, flow)
-        for flow, used in spark.items():
-            for metric, value in zip(USED, used, strict=True):
-                yield metric.of(value, flow)
+        for flow, (run, cpu) in used.items():
+            yield table.SPARK_RUN_SECONDS.of(run, flow)
+            yield table.SPARK_CPU_SECONDS.of(cpu, flow)
         yield table.COLLECT_BATCH_EVENTS.of(self._batch_events)
         for stage, seconds in self._seconds.items():
             yield table.COLLECT_BATCH_SECONDS.of(seconds, stage)

@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
 import zipfile
@@ -22,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -30,9 +29,8 @@ from pyspark.sql import SparkSession
 from flumeng.config import registry
 from flumeng.config.spark import SparkOptions
 from flumeng.events.lazy_batch import BYTES_AT_ONCE, ROWS_AT_ONCE
-from flumeng.platform import private_directory, secrets
+from flumeng.platform import cores, java, private_directory, secrets
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.platform.java import find_java
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.scrubbing import scrub
 
@@ -44,7 +42,6 @@ REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]
 DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
 """With so little memory, Spark SQL needs a quarter less processor time than with G1."""
-JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 CHOSEN = re.compile(r"-XX:\+Use\w+GC\b")
 WORKER_ENVIRONMENT = {
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
@@ -100,7 +97,7 @@ def start(
     """Start Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
     run in addition to one task per core. Raises UserError for Java, ``directory`` and secrets,
     UnavailableError when the master does not answer or Spark does not start."""
-    find_java()
+    java.find_java()
     _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
     try:
@@ -115,13 +112,14 @@ def start(
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
-    java = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging} -XX:-UsePerfData"
-    java = f"{java} {garbage_collector(os.environ)}"
+    java_options = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging}"
+    java_options = f"{java_options} -XX:-UsePerfData {garbage_collector(os.environ)}"
     if more_java_options:
-        java = f"{java} {more_java_options}"
+        java_options = f"{java_options} {more_java_options}"
     settings = {
+        "spark.app.name": "flumeng",
         "spark.driver.memory": DRIVER_MEMORY,
-        "spark.driver.extraJavaOptions": java,
+        "spark.driver.extraJavaOptions": java_options,
         "spark.driver.host": LOOPBACK if options.local else host,
         "spark.driver.bindAddress": LOOPBACK if options.local else host,
         "spark.local.dir": str(scratch),
@@ -143,26 +141,20 @@ def start(
         "spark.ui.showConsoleProgress": "false",
         **WORKER_ENVIRONMENT,
         **_ui_settings(options),
+        **_parallelism(options, spare_tasks),
         **_given_settings(options),
         **(_sockets(scratch) if options.local else {}),
     }
     try:
-        if options.local and spare_tasks:
-            cores = local_cores(options, settings)
-            settings = {
-                "spark.master": f"local[{cores + spare_tasks}]",
-                "spark.default.parallelism": str(cores),
-                **settings,
-            }
-        builder = SparkSession.builder.master(options.master).appName("flumeng")
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
-        if not options.local:
-            session.sparkContext.addPyFile(str(archive(directory)))
+        context = SparkContext(conf=SparkConf().setAll([*settings.items()]))
+        try:
+            session = SparkSession.builder.getOrCreate()
+            if not options.local:
+                context.addPyFile(str(archive(directory)))
+        except Py4JError:
+            context.stop()  # later attempts would get this one
+            raise
     except (Py4JError, PySparkRuntimeError) as error:
-        if (half := SparkContext._active_spark_context) is not None:
-            half.stop()  # later attempts would get this one
         lines = scrub(str(error)).strip().splitlines()
         raise UnavailableError(f"Spark does not start on {options.master}: {lines[-1]}") from error
     return session
@@ -177,20 +169,20 @@ def for_large_rows(session: SparkSession) -> SparkSession:
     return careful
 
 
-def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
-    """Return the number of tasks of Spark's ``local[N]``. For ``local[*]`` this starts the JVM with
-    all of ``settings``, since the JVM counts cores reliably, also in a container."""
-    _, _, cores = options.master.removesuffix("]").partition("[")
-    if cores != "*":
-        return int(cores or 1)
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*settings.items()]))
-    assert SparkContext._jvm is not None
-    return int(SparkContext._jvm.java.lang.Runtime.getRuntime().availableProcessors())
+def _parallelism(options: SparkOptions, spare_tasks: int) -> dict[str, str]:
+    if not options.local or not spare_tasks:
+        return {"spark.master": options.master}
+    number = options.master.removesuffix("]").partition("[")[2] or 1
+    tasks = cores.available() if number == "*" else int(number)
+    return {
+        "spark.master": f"local[{tasks + spare_tasks}]",
+        "spark.default.parallelism": str(tasks),
+    }
 
 
 def garbage_collector(environment: Mapping[str, str]) -> str:
     """Return Java's garbage collector option; empty if the environment sets one: Java takes one."""
-    given = " ".join(environment.get(name, "") for name in JAVA_VARIABLES)
+    given = " ".join(environment.get(name, "") for name in java.VARIABLES)
     return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 
 
@@ -273,42 +265,25 @@ def _sockets(directory: Path) -> dict[str, str]:
     }
 
 
-def wait_for_end(spark: SparkSession) -> None:
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    gateway.proc.wait()
-
-
-def pid(spark: SparkSession) -> int:
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    return int(gateway.proc.pid)
-
-
 def ask(spark: SparkSession) -> None:
-    """Wait until Spark's JVM answers. Raises an error of Py4J when it has ended."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    jvm.java.lang.System.nanoTime()
+    """Wait until Spark's JVM answers. Raises Py4JError or OSError when it has ended."""
+    _ = spark.sparkContext.startTime  # PySpark remembers the version
 
 
 def is_stopped(spark: SparkSession) -> bool:
     """Return whether the application has ended, for example by its master."""
-    context = spark.sparkContext._jsc
-    return context is None or bool(context.sc().isStopped())
+    try:
+        _ = spark.sparkContext.defaultParallelism
+    except Py4JJavaError:
+        return True
+    return False
 
 
-def executors(spark: SparkSession) -> int:
-    context = spark.sparkContext._jsc
-    assert context is not None
-    return len(context.sc().statusTracker().getExecutorInfos()) - 1
-
-
-def let_go(spark: SparkSession) -> None:
-    """Let a suspended JVM continue, so that it ends with this process."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    gateway.proc.send_signal(signal.SIGCONT)
+def is_starved(spark: SparkSession) -> bool:
+    """Return whether stages wait and no task runs, as without executors."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return bool(stages) and not any(stage.numActiveTasks for stage in stages if stage)
 
 
 def archive(directory: Path) -> Path:

@@ -1,18 +1,21 @@
 """Reports: what the stages of a batch tell the driver beside their rows, such as counts of events.
 
 A stage calls ``count`` or ``note`` in the thread that runs it. Whoever runs stages collects their
-reports with ``collecting``; outside of it, reports are dropped. A failed run has no reports. This
-module loads neither Spark nor Arrow.
+reports with ``collecting``, which adds their run time; outside of it, reports are dropped. A failed
+run has no reports. This module loads neither Spark nor Arrow.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _running = threading.local()
+RUN_MICROS, CPU_MICROS = "run micros", "cpu micros"
+"""Counts of the time that stages ran, and of their thread's processor time."""
 
 
 @dataclass
@@ -32,11 +35,14 @@ class Reports:
 def collecting() -> Iterator[Reports]:
     """Collect the reports of the stages that this thread runs within the context."""
     before = getattr(_running, "reports", None)
-    _running.reports = Reports()
+    made = _running.reports = Reports()
+    began, cpu_began = time.perf_counter(), time.thread_time()
     try:
-        yield _running.reports
+        yield made
     finally:
         _running.reports = before
+    run, cpu = time.perf_counter() - began, time.thread_time() - cpu_began
+    made.add(Reports({RUN_MICROS: round(run * 1e6), CPU_MICROS: round(cpu * 1e6)}))
 
 
 def count(counts: Mapping[Hashable, int]) -> None:

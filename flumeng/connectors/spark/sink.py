@@ -4,18 +4,22 @@ concurrent jobs. So each write gets its own attempt number, and removes only tha
 
 from __future__ import annotations
 
+import logging
 import random
+import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.spark.options import Spark
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
+
+log = logging.getLogger(__name__)
 
 ATTEMPT = "mapreduce.job.application.attempt.id"
 KEEP_OTHERS = "mapreduce.fileoutputcommitter.cleanup.skipped"
@@ -50,16 +54,16 @@ def write(options: Spark, given: Mapping[str, str], rows: DataFrame) -> None:
         try:
             writer.options(**{ATTEMPT: number, KEEP_OTHERS: True}).save(options.path)
         finally:
-            _remove(rows, f"{options.path}/{PENDING}/{number}")
+            _remove(rows.sparkSession, f"{options.path}/{PENDING}/{number}")
 
 
-def _remove(rows: DataFrame, directory: str) -> None:
-    """Remove the directory, and its parent directory if that is empty."""
-    session = rows.sparkSession
-    jvm = session.sparkContext._jvm
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(directory)
-    files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
-    files.delete(path, True)
-    with suppress(Py4JError):
-        files.delete(path.getParent(), False)
+def _remove(spark: SparkSession, directory: str) -> None:
+    """Remove a directory in any of Spark's file systems: Spark drops a database with its content.
+    A failure is logged only, since the batch is written."""
+    database = f"spark_catalog.flumeng_{uuid.uuid4().hex}"
+    location = directory.replace("\\", r"\\").replace("'", r"\'")
+    try:
+        spark.sql(f"CREATE DATABASE {database} LOCATION '{location}'")
+        spark.sql(f"DROP DATABASE {database}")
+    except (Py4JError, PySparkException) as error:
+        log.warning("cannot remove %s: %s", directory, error)

@@ -390,30 +390,11 @@ COLLECT_ACK_TRANSACTIONS = _counter(
 )
 SPARK_RUN_SECONDS = _flow_counter(
     "flumeng_flow_spark_run_seconds_total",
-    "How long Spark tasks ran, added up; of a job that flows share, by their events.",
+    "How long the reading, filters and sinks of written batches ran in Spark's tasks, added up.",
 )
 SPARK_CPU_SECONDS = _flow_counter(
     "flumeng_flow_spark_cpu_seconds_total",
-    "Processor time of Spark tasks in the JVM; that of their Python is not in it.",
-)
-SPARK_GC_SECONDS = _flow_counter(
-    "flumeng_flow_spark_gc_seconds_total",
-    "How long the JVM of Spark tasks collected garbage while they ran; tasks that ran at the "
-    "same time each count it.",
-)
-SPARK_SPILLED_BYTES = _flow_counter(
-    "flumeng_flow_spark_spilled_bytes_total",
-    "Bytes that Spark tasks wrote to disk since they did not fit into memory.",
-)
-SPARK_FAILED_TASKS = _flow_counter(
-    "flumeng_flow_spark_failed_tasks_total",
-    "Spark tasks that failed, those included that were run again; of a job that flows share, a "
-    "part by their events.",
-)
-SPARK_PEAK_MEMORY_BYTES = _flow_gauge(
-    "flumeng_flow_spark_peak_memory_bytes",
-    "Memory that the tasks of one stage took for sorting, grouping and joining: the most so far.",
-    largest=True,
+    "Processor time of Python in that run time; that of the JVM is not in it.",
 )
 _gauge("flumeng_spark_process_resident_memory_bytes", COLLECT, "Resident memory of Spark's JVM.")
 _gauge("flumeng_spark_process_virtual_memory_bytes", COLLECT, "Virtual memory of Spark's JVM.")

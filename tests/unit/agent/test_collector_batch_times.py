@@ -77,3 +77,21 @@ def test_latency_metric_counts_events_by_age_and_never_below_0(made: Reports) ->
     assert (sum(latency.counts.by_bound), latency.counts.total) == (3, 6.0)
     measures.keep([])
     assert table.FLOW_LATENCY_SECONDS not in {one.metric for one in measures.readings()}
+
+
+def test_run_time_and_processor_time_of_runs_are_added_up_by_flow() -> None:
+    total, measures = Reports(), Measures()
+    times = BatchTimes(total, [SINK])
+    for _ in range(2):
+        with reports.collecting() as made:
+            time.sleep(0.05)
+            sum(range(200_000))
+        total.add(made)
+        measures.timed("web", times.take(), 0.0)
+    measures.timed("web", times.take(), 0.0)
+    found = {one.metric: one.value for one in measures.readings() if one.labels == ("web",)}
+    run, cpu = found[table.SPARK_RUN_SECONDS], found[table.SPARK_CPU_SECONDS]
+    assert isinstance(run, float)
+    assert isinstance(cpu, float)
+    assert run >= 0.1
+    assert 0 < cpu <= run - 0.09
