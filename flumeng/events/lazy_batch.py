@@ -11,6 +11,7 @@ import base64
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -22,6 +23,7 @@ from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import raising_no_secrets
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -36,9 +38,10 @@ Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 class LazyBatch:
     """A batch and its stages. ``pending``: those after ``source``, which is None when they start
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
-    ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``: the
-    value of the ``Parameter``. ``large_rows``: the session accepts rows of any size. ``around``:
-    what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch, its
+    ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``repeats``:
+    whether each run computes all of it, also subqueries. ``bound``: the value of the ``Parameter``.
+    ``large_rows``: the session accepts rows of any size. ``around``: what wraps each function of
+    Arrow stages in Spark. ``plans``: of a prepared batch, its
     DataFrames by schema, with the first ``planned`` of the pending stages; each run is given the
     others."""
 
@@ -49,6 +52,7 @@ class LazyBatch:
     schema: pa.Schema
     action: Action | None = None
     shuffled: bool = False
+    repeats: bool = True
     bound: tuple[Any, ...] | None = None
     large_rows: bool = False
     around: Callable[[Stage], Stage] | None = None
@@ -92,11 +96,12 @@ class LazyBatch:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
 
-    def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
+    def in_spark(self, rows: DataFrame, *, shuffled: bool, repeats: bool = True) -> LazyBatch:
         """Continue with ``rows``, which Spark made of this batch and perhaps ``shuffled``."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
-        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled, plans=None)
+        batch = replace(self, source=rows, pending=(), schema=schema, plans=None)
+        return replace(batch, shuffled=shuffled, repeats=self.repeats and repeats)
 
     def acted(self, action: Action) -> LazyBatch:
         """End with ``action``, which yields no rows; no stage can follow it."""
@@ -105,7 +110,7 @@ class LazyBatch:
     def prepared(self) -> LazyBatch:
         """Prepare the batch for runs with other values of its ``Parameter``, for which Spark does
         not plan again. Not if rows leave their splits: Spark would keep rows of the first run."""
-        if self.source is None or self.shuffled:
+        if self.source is None or self.shuffled or not self.repeats:
             return self
         return replace(self, plans={}, planned=len(self.pending))
 
@@ -156,19 +161,13 @@ class LazyBatch:
     def collect(self, run: str = "") -> list[Row]:
         """Run the batch: call its action, or return its rows, which must be few per split. ``run``:
         the name of the run for its stages."""
-        context = self.spark.sparkContext
         last = None if self.plans is None else Fused(self.pending[self.planned :])
-        given = RunParameters(run, self.bound or (), last)
-        text = base64.b64encode(pickle.dumps(given)).decode("ascii")
         rows = self.rows()
-        context.setLocalProperty(PARAMETER, text)
-        try:
+        with run_parameters(self.spark.sparkContext, RunParameters(run, self.bound or (), last)):
             if self.action is None:
                 return rows.collect()
             self.action(rows)
             return []
-        finally:
-            context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
 
 
 def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
@@ -208,7 +207,7 @@ class RunParameters(NamedTuple):
 
     run: str
     bound: tuple[Any, ...]
-    last: Stage | None
+    last: Stage | None = None
 
     @classmethod
     def of_this_task(cls) -> RunParameters:
@@ -219,6 +218,16 @@ class RunParameters(NamedTuple):
         assert text is not None, "the run of the batch has no parameters"
         given: RunParameters = pickle.loads(base64.b64decode(text))  # it comes from our own driver
         return given
+
+
+@contextmanager
+def run_parameters(context: SparkContext, given: RunParameters) -> Iterator[None]:
+    """Give the jobs that this thread starts within the context these parameters."""
+    context.setLocalProperty(PARAMETER, base64.b64encode(pickle.dumps(given)).decode("ascii"))
+    try:
+        yield
+    finally:
+        context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class _Shape:
 
     used: tuple[str, ...]
     shuffled: bool
+    repeats: bool
 
 
 class SqlFilter:
@@ -86,7 +87,8 @@ class SqlFilter:
             else version.in_spark(partial(_in_spark, batch.spark))
             for name, version in versions.items()
         }
-        return batch.in_spark(self._result(batch.spark, events, tables), shuffled=shape.shuffled)
+        rows = self._result(batch.spark, events, tables)
+        return batch.in_spark(rows, shuffled=shape.shuffled, repeats=shape.repeats)
 
     def _shape(self, batch: LazyBatch) -> _Shape:
         """Return the shape of the statement from Spark's plan, without running the statement."""
@@ -104,7 +106,8 @@ class SqlFilter:
         used = _used(execution.optimizedPlan())
         names = batch.schema.names
         kept = [name for name in names if used is None or name in used] or names[:1]
-        return _Shape(tuple(kept), not _in_place(execution.executedPlan()))
+        repeats = bool(execution.optimizedPlan().subqueriesAll().isEmpty())
+        return _Shape(tuple(kept), not _in_place(execution.executedPlan()), repeats)
 
     def _nothing(self, spark: SparkSession, name: str) -> DataFrame:
         """Return an empty table, whose number of rows is unknown to Spark."""

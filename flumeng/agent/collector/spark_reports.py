@@ -28,7 +28,9 @@ Runs = dict[str, dict[Key, Reports]]
 _numbers = itertools.count()
 
 
-class _Newest(AccumulatorParam[Runs]):
+class Newest(AccumulatorParam[Runs]):
+    """Reports by run, function of stages and partition. The newest ones replace those before."""
+
     def zero(self, value: Runs) -> Runs:
         del value
         return {}
@@ -41,7 +43,7 @@ class _Newest(AccumulatorParam[Runs]):
 
 @cache
 def _accumulator(session: SparkSession) -> Accumulator[Runs]:
-    return session.sparkContext.accumulator({}, _Newest())
+    return session.sparkContext.accumulator({}, Newest())
 
 
 class RunReports:
