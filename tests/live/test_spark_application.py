@@ -54,7 +54,7 @@ def test_starved_stopped_and_ended_applications_are_noticed(tmp_path: Path) -> N
     cluster.start()
     try:
         log = tmp_path / "cluster" / "master.log"
-        command = [sys.executable, "-c", SESSION, tmp_path / "spark", cluster.address, log]
+        command = [sys.executable, "-c", SESSION, f"{tmp_path}/spark", cluster.address, str(log)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     finally:
         cluster.stop()

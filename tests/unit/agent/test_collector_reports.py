@@ -11,7 +11,7 @@ import pyarrow as pa
 from flumeng.agent.collector import spark_reports
 from flumeng.agent.collector.executor_units import ERROR, ROWS, Unit
 from flumeng.connectors.ranged import reports
-from flumeng.connectors.ranged.reports import Reports
+from flumeng.connectors.ranged.reports import CPU_MICROS, RUN_MICROS, Reports
 
 
 def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,13 +42,15 @@ def test_reports_are_those_of_the_thread_that_collects() -> None:
         with reports.collecting() as inner:
             reports.count({"read": 4})
         reports.count({"read": 2})
-    assert (outer.counts, inner.counts) == ({"read": 3}, {"read": 4})
+    assert (outer.counts["read"], inner.counts["read"]) == (3, 4)
 
 
 def test_unit_sends_its_reports_unless_it_fails() -> None:
     done = Unit(0, 0, pickle.dumps(counted)).run()
     assert done.kind == ROWS
-    assert pickle.loads(done.reports) == Reports({"read": 2}, {"partition": "at 7"})
+    made: Reports = pickle.loads(done.reports)
+    assert (made.counts["read"], made.notes) == (2, {"partition": "at 7"})
+    assert made.counts.keys() == {"read", RUN_MICROS, CPU_MICROS}
     failed = Unit(0, 0, pickle.dumps(broken)).run()
     assert (failed.kind, failed.reports) == (ERROR, b"")
 
