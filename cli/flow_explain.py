@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ ENGINES = {
 }
 EVENTS = {"cases": "events of the flow's cases", "generated": "generated events"}
 JAVA_ADDS = "Java adds what is marked ?, and with --extended costs and Spark's plans."
+THERE_AND_BACK = "into Arrow and back: to count, mark or pick events, or drop hidden columns"
 SHOWN = {"unknown": "?", "": ""}
 
 
@@ -75,7 +77,7 @@ def explain(*, hosts: str | None, flow: str, extended: bool, as_json: bool) -> N
         show_json(whole)
     else:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        click.echo("\n".join(_lines(whole, min(WIDTH, columns))))
+        click.echo("\n".join(lines_of(whole, min(WIDTH, columns))))
 
 
 def is_file(flow: str) -> bool:
@@ -92,7 +94,7 @@ def text_of(hosts: str | None, flow: str) -> str:
         return overview.flow(store, flow).text
 
 
-def _lines(explained: Explanation, width: int) -> Iterator[str]:
+def lines_of(explained: Explanation, width: int) -> Iterator[str]:
     yield (
         f"flow {explained.flow}: delivery {explained.delivery}, durability {explained.durability}, "
         f"a batch within {explained.batch_seconds:g} s"
@@ -116,6 +118,9 @@ def _lines(explained: Explanation, width: int) -> Iterator[str]:
     yield ""
     for engine in dict.fromkeys(stage.engine for stage in explained.stages if stage.engine):
         yield f"{SHOWN.get(engine, engine):{MARGIN}} {ENGINES[engine]}"
+    pairs = (pair for stage in explained.stages for pair in pairwise(stage.crossings))
+    if any(into.direction == "to-arrow" and out.direction == "to-jvm" for into, out in pairs):
+        yield f"{'=' * MARGIN} {THERE_AND_BACK}"
     if explained.missing:
         missing = f"Without Java not all is known: {explained.missing}. {JAVA_ADDS}"
         yield from ("", *textwrap.wrap(missing, width, break_on_hyphens=False))
@@ -123,7 +128,7 @@ def _lines(explained: Explanation, width: int) -> Iterator[str]:
         yield f"\nSpark's plan for {sinks}:\n{plan}"
     for part in explained.parts:
         yield "\nIsolated: tasks of its own read the same events again.\n"
-        yield from _lines(part, width)
+        yield from lines_of(part, width)
 
 
 def _stage(stage: ExplainedStage, before: Columns, margin: str, width: int) -> Iterator[str]:

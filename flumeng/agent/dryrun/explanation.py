@@ -140,7 +140,7 @@ class _Explaining:
     def __init__(self, spec: FlowSpec, made: BatchPlan, *, measure: bool) -> None:
         self._spec, self._plan, self._measure = spec, made, measure
         self._functions: dict[int, int] = {}
-        self._entered: set[int | None] = set()
+        self._entered: set[int] = set()
         self._moves: dict[int | None, Moves | None] = {None: made.first.moves}
         places = [*(leaf.place for leaf in spec.leaves), DEAD_LETTERS]
         self._runs = [(run, [places[sink] for sink in run.sinks]) for run in made.runs]
@@ -202,7 +202,7 @@ class _Explaining:
                 notes.append(f"declares {adds or 'no columns'}")
         after = note and (note.before if isinstance(stage, SinkStage) else note.after)
         return ExplainedStage(
-            stage.part.kind,  # type: ignore[arg-type]  a filter or a sink
+            "sink" if isinstance(stage, SinkStage) else "filter",
             text,
             stage.place,
             stage.branch.count("/") + bool(stage.branch),
@@ -245,7 +245,7 @@ class _Explaining:
         while isinstance(stage, BranchStage):
             stage = following(self._spec.stages, stage.number)[0]
         note = self._plan.notes.get(stage.place)
-        return note and note.before.moves
+        return note.before.moves if note else None
 
     def _crossings(
         self, before: Moves | None, moves: Moves | None, crossed: Sequence[LazyBatch] = ()
@@ -255,7 +255,7 @@ class _Explaining:
         last = before[-1]
         for move in moves[len(before) :]:
             if last.engine == "spark" and move.engine == "arrow":
-                if (function := self._function(move)) not in self._entered:
+                if (function := self._same.get(_key(move), _key(move))) not in self._entered:
                     yield self._crossing("to-arrow", [last.batch])
                 self._entered.add(function)
             elif last.engine == "arrow" and move.engine in JVM:

@@ -92,11 +92,12 @@ class Planned(LazyBatch):
         return replace(shared, moves=(*self.moves, Move("spark", shared, cached=True)))
 
     def rows(self) -> Any:
-        if isinstance(self.source, Planned):
+        shared: Any = self.source
+        if isinstance(shared, Planned):
             noted = len(self.crossed)
-            source = self.source.rows()
+            made = replace(self, source=shared.rows())
             del self.crossed[noted:]
-            return replace(self, source=source).rows()
+            return made.rows()
         if self.pending:
             self.crossed.append(self)
         return super().rows()
