@@ -36,7 +36,7 @@ ENGINES = {
     "unknown": "only Spark knows where this runs, and the columns from here on",
 }
 EVENTS = {"cases": "events of the flow's cases", "generated": "generated events"}
-JAVA_ADDS = "Java adds what is marked ?, and with --extended costs and Spark's plans."
+JAVA_ADDS = "Java adds the parts marked ?, and with --extended costs and Spark's plans."
 THERE_AND_BACK = "into Arrow and back: to count, mark or pick events, or drop hidden columns"
 SHOWN = {"unknown": "?", "": ""}
 
@@ -46,18 +46,15 @@ SHOWN = {"unknown": "?", "": ""}
 @click.option(
     "--extended",
     is_flag=True,
-    help="Measure each crossing between Arrow and the JVM once, and print Spark's own plans.",
+    help="Measure each crossing between Arrow and the JVM; print Spark's plans.",
 )
 @json_option
 @optional_zk_option
 def explain(*, hosts: str | None, flow: str, extended: bool, as_json: bool) -> None:
-    """Explain what a batch of a flow goes through, where each step runs, and what each sink keeps.
+    """Explain where each step of a flow runs, and the guarantee of each sink.
 
-    A name with a dot or a slash is a flow file, and needs no cluster. No event is read, no sink is
-    written, and no secret is needed. Spark starts only for steps that Arrow may be unable to run.
-
-    --extended measures on this host, with the events of the test cases beside a flow file, such as
-    web-logs.test.yaml, or else with generated ones.
+    A name with a dot or a slash is a flow file, and needs no cluster. --extended measures with the
+    events of the cases beside it, else with generated ones.
     """
     text = text_of(hosts, flow)
     from flumeng.agent.dryrun.explanation import case_events, explain_flow  # noqa: PLC0415  loads pyspark

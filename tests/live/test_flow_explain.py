@@ -3,14 +3,17 @@ plans, costs, and that it tells of the same plan as the collector's."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from cli.flow_explain import lines_of
+from console_page import Bash, agrees, examples
 from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.dryrun import crossing_cost
@@ -22,8 +25,11 @@ from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
+from tests.live.one_host import FLUMENG
 
 pytestmark = pytest.mark.slow
+
+TOP = Path(__file__).parents[2]
 
 JOIN = """\
 flow: orders
@@ -191,3 +197,15 @@ def test_refused_statement_has_the_place_and_the_message_of_spark(spark: SparkSe
     text = JOIN.replace("= c.customer\n", "= c.customer GROUP BY e.order\n")
     with pytest.raises(UserError, match=r"filters\[1\]\.sql: Spark refuses it: \[MISSING_AGG.*pos"):
         explained(text, spark)
+
+
+def test_the_page_shows_what_the_examples_print(tmp_path: Path) -> None:
+    page = (TOP / "docs" / "how-to" / "where-a-flow-runs.md").read_text()
+    path = f"{FLUMENG.parent}:{os.environ['PATH']}"
+    shell = Bash(TOP, os.environ | {"PATH": path})
+    try:
+        for example in examples(page.replace("/tmp/flow.yaml", str(tmp_path / "flow.yaml"))):
+            printed = shell.run(example.command, 240.0)
+            assert agrees(example.expected, printed), f"line {example.line}:\n{printed}"
+    finally:
+        shell.end()

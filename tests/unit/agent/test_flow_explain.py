@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,9 @@ def test_json_has_the_documented_keys(explain: Callable[..., Result]) -> None:
     ]  # fmt: skip
     assert (where["engine"], where["function"], where["crossings"]) == ("arrow", 1, [])
     assert where["columns"]["severity"] == "INT"
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "where-a-flow-runs.md").read_text()
+    keys = page.partition("## JSON")[2]
+    assert [key for key in (*whole, *where) if not re.search(rf"\b{key}\b", keys)] == []
 
 
 def test_spark_sink_makes_the_other_sink_read_rows_that_spark_keeps() -> None:
@@ -175,7 +179,7 @@ def test_without_java_the_unknown_is_said_to_be_unknown(extended: bool) -> None:
 def test_what_java_would_add_is_said(explain: Callable[..., Result]) -> None:
     output = explain(SQL).output
     assert "?         filters[1].sql" in output
-    assert "Java adds what is marked ?" in " ".join(output.split())
+    assert "Java adds the parts marked ?" in " ".join(output.split())
 
 
 def test_invalid_flow_has_the_sentences_of_validate(explain: Callable[..., Result]) -> None:
@@ -189,7 +193,7 @@ def test_invalid_flow_has_the_sentences_of_validate(explain: Callable[..., Resul
 
 def test_columns_that_a_sink_refuses_are_told_as_by_the_collector() -> None:
     text = ARROW.replace("topic: web", "topic: 'web-{attrs}'")
-    with pytest.raises(UserError, match="^kafka: topic: expected a text, number or time"):
+    with pytest.raises(UserError, match=r"^kafka: topic: expected a text, number or time"):
         told(text)
 
 
