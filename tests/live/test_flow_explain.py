@@ -194,9 +194,14 @@ def test_crossings_are_measured_with_events_of_the_flow_or_generated_ones(
 
 
 def test_refused_statement_has_the_place_and_the_message_of_spark(spark: SparkSession) -> None:
-    text = JOIN.replace("= c.customer\n", "= c.customer GROUP BY e.order\n")
-    with pytest.raises(UserError, match=r"filters\[1\]\.sql: Spark refuses it: \[MISSING_AGG.*pos"):
-        explained(text, spark)
+    grouped = JOIN.replace("= c.customer\n", "= c.customer GROUP BY e.order\n")
+    with pytest.raises(UserError, match=r"^filters\[1\]\.sql: .*\[MISSING_AGG.*Add the columns"):
+        explained(grouped, spark)
+    counted = JOIN.replace("e.order, e.cents", "e.order, count(*) AS cents")
+    with pytest.raises(
+        UserError, match=r"^filters\[1\]\.sql: .*\[MISSING_GROUP_BY\].* line 1 pos 0$"
+    ):
+        explained(counted, spark)
 
 
 def test_the_page_shows_what_the_examples_print(tmp_path: Path) -> None:

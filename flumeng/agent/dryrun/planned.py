@@ -6,6 +6,7 @@ Nothing runs and no secret is read. Spark starts only when a filter asks for its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,6 +41,8 @@ Engine = Literal["arrow", "spark", "writer", "function", "unknown"]
 """*arrow*: a Python function over Arrow batches. *spark*: Spark SQL in the JVM. *writer*: Spark's
 own writer. *function*: a user's function in the driver. *unknown*: only Spark knows."""
 DEAD_LETTERS = "dead_letters"
+MESSAGE = re.compile(r"\[[A-Z_.]+\] .*?SQLSTATE: \w+(?:\W+line \d+,? pos \d+\)?)?", re.DOTALL)
+"""An error's text of Spark as far as it is for people; the analysed plan follows it."""
 
 
 class NoJavaError(UserError):
@@ -165,7 +168,7 @@ class _Planning:
         except NoJavaError as error:
             return BatchPlan(first, self._notes, (), str(error))
         except PySparkException as error:
-            raise UserError(f"Spark refuses the flow: {one_line(error)}") from error
+            raise _refused("the flow", error) from error
         return BatchPlan(first, self._notes, runs)
 
     def _step(self, part: Component[FilterOptions], place: str) -> Step:
@@ -184,7 +187,7 @@ class _Planning:
         try:
             after = cast("Planned", inner.apply(batch))
         except PySparkException as error:
-            raise UserError(f"{place}: Spark refuses it: {one_line(error)}") from error
+            raise _refused(place, error) from error
         self._notes[place] = Note(batch, after, tuple(batch.crossed))
         return after
 
@@ -201,6 +204,14 @@ class _Planning:
         stage = ToDeadLetters(path, 0, identified, on_error.reasons)
         schema = dead_letters.schema_of_dead_letters(batch.schema, identified=identified)
         return Leaf(number, self._to_sink(batch.arrow(stage, schema), number))
+
+
+def _refused(place: str, error: PySparkException) -> UserError:
+    """Return Spark's whole message in one line, with the position if it has one."""
+    found = MESSAGE.search(str(error))
+    return UserError(
+        f"{place}: Spark refuses it: {' '.join(found[0].split()) if found else one_line(error)}"
+    )
 
 
 def _sink(part: Component[SinkOptions], flow: str) -> Any:
