@@ -13,11 +13,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
-from flumeng.agent.dryrun.explanation import Explanation, explain_flow
+from flumeng.agent.dryrun.explanation import Explanation, _columns, explain_flow
 from flumeng.agent.dryrun.planned import NoJavaError
 from flumeng.config import parse_flow
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
+from flumeng.control.zookeeper import tree as zk_tree
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 
 ARROW = """\
 flow: web
@@ -216,7 +221,13 @@ def test_name_of_a_flow_needs_a_cluster() -> None:
     assert "name the cluster of flow web with --zk or FLUMENG_ZK" in result.output
 
 
-def test_types_outside_of_ddl_are_shown_as_they_are() -> None:
-    from flumeng.agent.dryrun.explanation import _columns  # noqa: PLC0415
+@pytest.mark.usefixtures("no_java")
+def test_flow_of_the_cluster_is_explained_as_its_file(explain: Callable[..., Result]) -> None:
+    store = FakeStore()
+    zk_tree.init(store)
+    apply_flow(Operator(store, "a", "", NOON), ARROW)
+    assert Shell(store.tree).run("flow", "explain", "web").stdout == explain(ARROW).output
 
+
+def test_types_outside_of_ddl_are_shown_as_they_are() -> None:
     assert _columns(pa.schema([("a", pa.null()), ("__seq", pa.int64())])) == {"a": "NULL"}
