@@ -14,6 +14,7 @@ COMMANDS = {
     "list": Lazy("cli.flow_views:list_", "List all flows."),
     "show": Lazy("cli.flow_views:show", "Show one flow: text, tasks and event counts."),
     "graph": Lazy("cli.flow_views:graph", "Show a flow as a graph from sources to sinks."),
+    "explain": Lazy("cli.flow_explain:explain", "Explain where each step of a flow runs."),
     "history": Lazy("cli.flow_views:history_", "List the revisions of a flow that are kept."),
     "diff": Lazy("cli.flow_views:diff", "Show the differences of two revisions."),
     "rollback": Lazy("cli.flow_changes:rollback", "Make a new revision with an older text."),

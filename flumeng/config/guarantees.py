@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flumeng.config import isolation
 from flumeng.config.branch import Located
-from flumeng.config.component import DEAD_LETTER, DROP, Component, SinkOptions
-from flumeng.config.flow import FlowSpec, JournalOptions, TaskRange
+from flumeng.config.component import DEAD_LETTER, DROP, Component, ExactlyOnce, SinkOptions
+from flumeng.config.flow import Delivery, FlowSpec, JournalOptions, TaskRange
 
 SURVIVES = {
     "disk": "survives a killed process and a power cut",
@@ -32,7 +33,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
     which = "An event that survives" if spec.pinned else "A message that is read"
     sentences = [
         *(f"{name}: {arrival}." for name, arrival in arrivals),
-        *_kept(spec),
+        *kept(spec),
         f"{which} {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
     ]
     if spec.pinned and spec.durability in LOSES and replayed:
@@ -48,7 +49,8 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _kept(spec: FlowSpec) -> Iterator[str]:
+def kept(spec: FlowSpec) -> Iterator[str]:
+    """Yield the guarantee for accepted events in a sentence; nothing without a journal."""
     if spec.journal.kafka is not None:
         yield (
             f"An accepted event is in all replicas in sync of {spec.journal.kafka.location}, and "
@@ -109,28 +111,62 @@ ONCE = {
     "by batch": "it remembers the last batch that it took",
 }
 """Reasons why a sink can deliver exactly once."""
+NUMBERED = "a repeated batch has the same number and the same events"
+
+
+ONCE_LOST = "the ack comes before the write"
+AGAIN = "a batch that is written again after a failure is there twice"
+
+
+@dataclass(frozen=True)
+class SinkPromise:
+    """How often a sink has an event: ``times``. ``way``: how it recognises one, None when it does
+    not. ``why``: the reason, as part of a sentence."""
+
+    times: Delivery
+    way: ExactlyOnce | None
+    why: str
+
+
+def of_sink(spec: FlowSpec, sink: Component[SinkOptions]) -> SinkPromise:
+    """Return the guarantee of a sink of the flow, which its delivery limits."""
+    return _of_sink(spec, sink, _unsteady(spec).get(sink.name))
+
+
+def _of_sink(spec: FlowSpec, sink: Component[SinkOptions], unsteady: str | None) -> SinkPromise:
+    way = sink.options.exactly_once
+    if spec.delivery == "at-most-once":
+        return SinkPromise("at-most-once", None, ONCE_LOST)
+    if way == "by event" and unsteady is not None:
+        why = (
+            f"events are placed by {unsteady}, which comes from a table; when the table has "
+            "changed, an event that is written again is there twice"
+        )
+        return SinkPromise("at-least-once", None, why)
+    if way is not None and (spec.delivery == "exactly-once" or way == "by event"):
+        return SinkPromise("exactly-once", way, ONCE[way])
+    return SinkPromise("at-least-once", None, AGAIN)
 
 
 def _of_sinks(spec: FlowSpec) -> Iterator[str]:
-    how = {sink.name: sink.options.exactly_once for sink in spec.all_sinks}
-    whole = spec.delivery == "exactly-once"
+    sinks = {sink.name: sink for sink in spec.all_sinks}
     unsteady = _unsteady(spec)
-    for name, way in how.items():
-        if way == "by event" and name in unsteady:
-            yield (
-                f"{name}: events are placed by {unsteady[name]}, which comes from a table; when "
-                "the table has changed, an event that is written again is there twice."
-            )
-        elif way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
-            even = "" if whole else " even so"
-            yield f"{name}: each event once{even}, since {ONCE[way]}."
-    for name in dict.fromkeys(s.name for s in spec.all_sinks if s.options.numbered):
-        yield f"{name}: a repeated batch has the same number and the same events."
+    even = "" if spec.delivery == "exactly-once" else " even so"
+    for name, sink in sinks.items():
+        promised = _of_sink(spec, sink, unsteady.get(name))
+        if promised.way is not None:
+            yield f"{name}: each event once{even}, since {promised.why}."
+        elif name in unsteady and promised.times == "at-least-once":
+            yield f"{name}: {promised.why}."
+    yield from (
+        f"{name}: {NUMBERED}."
+        for name in dict.fromkeys(s.name for s in spec.all_sinks if s.options.numbered)
+    )
     for sink in spec.all_sinks:
         if sink.options.members:
-            yield _into_one(spec, sink)
-    weak = [name for name, way in how.items() if way is None]
-    if weak and len(weak) < len(how):
+            yield into_one(spec, sink)
+    weak = [name for name, sink in sinks.items() if sink.options.exactly_once is None]
+    if weak and len(weak) < len(sinks):
         yield (
             f"Exactly-once is not possible, since {', '.join(weak)} cannot recognise events that "
             "it already has: the weakest sink limits the flow."
@@ -146,7 +182,8 @@ def _unsteady(spec: FlowSpec) -> dict[str, str]:
     return {sink.name: column for _, sink, column in unsteady}
 
 
-def _into_one(spec: FlowSpec, group: Component[SinkOptions]) -> str:
+def into_one(spec: FlowSpec, group: Component[SinkOptions]) -> str:
+    """Return the rule of a group of sinks in a sentence."""
     names = ", ".join(part.name for part in group.options.members)
     sentence = f"{group.name} ({names}): an event goes into one of them"
     if group.options.exactly_once is None and spec.delivery != "at-most-once":

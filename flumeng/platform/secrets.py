@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,20 @@ def use(backends: Mapping[str, SecretBackend]) -> None:
     _backends.update(backends)
 
 
+@contextmanager
+def placeholders() -> Iterator[None]:
+    """Within the context each secret is a placeholder and none is read, for plans without a run."""
+    global _placeholder  # noqa: PLW0603  one process, one policy
+    _placeholder = True
+    try:
+        yield
+    finally:
+        _placeholder = False
+
+
+_placeholder = False
+
+
 def resolve(reference: str) -> Secret:
     """Return the secret of ``${secret:NAME}``, without the line end of its file or command. Raises
     ``UserError``, such as when it is missing or its file is open to others, and
@@ -76,6 +90,8 @@ def resolve(reference: str) -> Secret:
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
     name = form[1]
+    if _placeholder:
+        return Secret(f"placeholder-for-{name}")
     backend = _backends.get(name)
     return _anywhere(name) if backend is None else _from_backend(name, backend)
 

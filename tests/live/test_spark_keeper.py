@@ -67,6 +67,7 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, runtime: Path | None, **more: str) -> tuple[int, str]:
     environment = {**os.environ, **more}
     environment.pop(spark_keeper.RUNTIME_VARIABLE, None)
+    environment.pop("PYSPARK_PYTHON", None)  # workers use this Python anyway
     if runtime is not None:
         environment[spark_keeper.RUNTIME_VARIABLE] = str(runtime)
     done = subprocess.run(

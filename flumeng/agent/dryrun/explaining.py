@@ -89,10 +89,10 @@ def _explained(
         conditions: tuple[str | None, ...] = (stage.part.when,)
         depth = stage.branch.count("/") + 1 if stage.branch else 0
         if isinstance(stage, BranchStage):
-            name, depth = _shown_branch(stage.part), depth - 1
+            name, depth = shown_branch(stage.part), depth - 1
             after = _through(session, before, partial(_entering, *ways[stage.number]))
         else:
-            name, step = _shown(stage.part), steps[stage.place]
+            name, step = shown_filter(stage.part), steps[stage.place]
             conditions = (*conditions, getattr(stage.part.options, "expression", None))
             after = _through(session, before, step.mark, step)
             if after is not None and step.marks_failures:
@@ -155,12 +155,12 @@ def _steps(event: Row, seq: int, stages: Mapping[int, _Stage]) -> Iterator[Expla
             )
 
 
-def _shown(part: Component[FilterOptions]) -> str:
+def shown_filter(part: Component[FilterOptions]) -> str:
     when = f" when {json.dumps(part.when)}" if part.when else ""
     return f"{summary(part)}{when}{'' if part.on_error == KEEP else f' on_error {part.on_error}'}"
 
 
-def _shown_branch(branch: Branch) -> str:
+def shown_branch(branch: Branch) -> str:
     if branch.otherwise:
         return f"branch {branch.name} otherwise"
     condition = f" when {json.dumps(branch.when)}" if branch.when else ""

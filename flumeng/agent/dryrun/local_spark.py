@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -97,6 +98,7 @@ def _attached(java: KeptJvm) -> SparkSession:
 
     variables = java.environment()
     os.environ.update(variables)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # as spark.start; else Spark takes any python3
     try:
         SparkContext._ensure_initialized()
         gateway, jvm = SparkContext._gateway, SparkContext._jvm

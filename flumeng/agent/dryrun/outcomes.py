@@ -54,7 +54,7 @@ def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> 
         differences: Sequence[Difference] = ()
         error = ""
         try:
-            differences = list(_run(case, _given(case, received), tree))
+            differences = list(_run(case, given(case, received), tree))
         except FlumengError as failed:
             error = str(failed)
         seconds = time.monotonic() - begun
@@ -62,7 +62,7 @@ def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> 
         yield Outcome(str(cases.path), case.name, position, seconds, tuple(differences), error)
 
 
-def _given(case: Case, received: ReceivedLines) -> list[pa.RecordBatch]:
+def given(case: Case, received: ReceivedLines) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = []
     for given in case.input:
         if isinstance(given, GivenEvent):

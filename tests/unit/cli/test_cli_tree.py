@@ -38,6 +38,7 @@ PROMISED = [
     "flow:try",
     "flow:test",
     "flow:graph",
+    "flow:explain",
     "flow:apply",
     "flow:list",
     "flow:show",
