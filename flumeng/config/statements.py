@@ -219,6 +219,8 @@ class _Statement:
         order, limit = node.args.get("order"), node.args.get("limit")
         for name in ("limit", "offset"):
             bound = node.args.get(name)
+            if bound is not None:
+                _only(bound, {"expression"})
             number = 0 if bound is None else constant(bound.expression)
             if not isinstance(number, int) or not 0 <= number <= MOST_LIMIT:
                 raise ValueError(f"expected a number after {name.upper()}")
@@ -230,6 +232,7 @@ class _Statement:
             )
         _only(order, {"expressions"})
         for part in order.expressions:
+            _only(part, {"this", "desc", "nulls_first"})
             _Reading(scope.beside(result), self, {}, aggregating=True).key(part.this, 0)
 
     def _from(self, node: exp.Select, relations: Relations, depth: int) -> _Scope:
@@ -442,6 +445,7 @@ class _Reading(Reader):
         if (order := node.args.get("order")) is not None:
             _only(order, {"expressions"})
             for part in order.expressions:
+                _only(part, {"this", "desc", "nulls_first"})
                 self.key(part.this, depth)
         if (frame := node.args.get("spec")) is not None:
             _check_frame(frame)
