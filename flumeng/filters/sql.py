@@ -159,10 +159,9 @@ class _BySession:
 
 
 def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
-    """Return the events in Spark. If they come from Arrow, columns not ``used`` are null. Spark
-    drops the cache of rows with the view of them, so these are other rows than the batch's."""
+    """Return the events in Spark. If they come from Arrow, columns not ``used`` are null."""
     if not batch.in_arrow:
-        return batch.rows().select(*(f"`{name}`" for name in batch.schema.names))
+        return batch.rows().where(lit(True))  # with a view of cached rows, Spark drops their cache
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
     rows = batch.arrow(ProjectStage(tuple(map(Column, used)), schema), schema).sql_input()
     fields = from_arrow_schema(batch.schema, prefer_timestamp_ntz=False)
