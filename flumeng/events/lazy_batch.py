@@ -38,10 +38,9 @@ Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 class LazyBatch:
     """A batch and its stages. ``pending``: those after ``source``, which is None when they start
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
-    ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``repeats``:
-    whether each run computes all of it, also subqueries. ``bound``: the value of the ``Parameter``.
-    ``large_rows``: the session accepts rows of any size. ``around``: what wraps each function of
-    Arrow stages in Spark. ``plans``: of a prepared batch, its
+    ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``:
+    the value of the ``Parameter``. ``large_rows``: the session accepts rows of any size.
+    ``around``: what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch, its
     DataFrames by schema, with the first ``planned`` of the pending stages; each run is given the
     others."""
 
@@ -52,7 +51,6 @@ class LazyBatch:
     schema: pa.Schema
     action: Action | None = None
     shuffled: bool = False
-    repeats: bool = True
     bound: tuple[Any, ...] | None = None
     large_rows: bool = False
     around: Callable[[Stage], Stage] | None = None
@@ -96,12 +94,11 @@ class LazyBatch:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
 
-    def in_spark(self, rows: DataFrame, *, shuffled: bool, repeats: bool = True) -> LazyBatch:
+    def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
         """Continue with ``rows``, which Spark made of this batch and perhaps ``shuffled``."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
-        batch = replace(self, source=rows, pending=(), schema=schema, plans=None)
-        return replace(batch, shuffled=shuffled, repeats=self.repeats and repeats)
+        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled, plans=None)
 
     def acted(self, action: Action) -> LazyBatch:
         """End with ``action``, which yields no rows; no stage can follow it."""
@@ -110,7 +107,7 @@ class LazyBatch:
     def prepared(self) -> LazyBatch:
         """Prepare the batch for runs with other values of its ``Parameter``, for which Spark does
         not plan again. Not if rows leave their splits: Spark would keep rows of the first run."""
-        if self.source is None or self.shuffled or not self.repeats:
+        if self.source is None or self.shuffled:
             return self
         return replace(self, plans={}, planned=len(self.pending))
 
