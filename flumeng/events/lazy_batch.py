@@ -23,7 +23,6 @@ from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import raising_no_secrets
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -40,9 +39,9 @@ class LazyBatch:
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
     ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``:
     the value of the ``Parameter``. ``large_rows``: the session accepts rows of any size.
-    ``around``: what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch, its
-    DataFrames by schema, with the first ``planned`` of the pending stages; each run is given the
-    others."""
+    ``around``: what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch,
+    its DataFrames by schema, with the first ``planned`` of the pending stages; each run is given
+    the others."""
 
     session: Session
     splits: int
@@ -160,7 +159,7 @@ class LazyBatch:
         the name of the run for its stages."""
         last = None if self.plans is None else Fused(self.pending[self.planned :])
         rows = self.rows()
-        with run_parameters(self.spark.sparkContext, RunParameters(run, self.bound or (), last)):
+        with run_parameters(self.spark, RunParameters(run, self.bound or (), last)):
             if self.action is None:
                 return rows.collect()
             self.action(rows)
@@ -218,13 +217,25 @@ class RunParameters(NamedTuple):
 
 
 @contextmanager
-def run_parameters(context: SparkContext, given: RunParameters) -> Iterator[None]:
-    """Give the jobs that this thread starts within the context these parameters."""
+def run_parameters(session: SparkSession, given: RunParameters) -> Iterator[None]:
+    """Give the jobs that this thread starts within the context these parameters. Spark Connect has
+    none: batches there are not prepared."""
+    if not is_classic(session):
+        yield
+        return
+    context = session.sparkContext
     context.setLocalProperty(PARAMETER, base64.b64encode(pickle.dumps(given)).decode("ascii"))
     try:
         yield
     finally:
         context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
+
+
+def is_classic(session: SparkSession) -> bool:
+    """Return whether Spark's driver runs in this process, and not behind Spark Connect."""
+    from pyspark.sql import SparkSession as Classic  # noqa: PLC0415  loads pyspark
+
+    return isinstance(session, Classic)
 
 
 @dataclass(frozen=True)
