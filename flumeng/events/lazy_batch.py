@@ -23,7 +23,6 @@ from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import raising_no_secrets
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -38,12 +37,11 @@ Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 class LazyBatch:
     """A batch and its stages. ``pending``: those after ``source``, which is None when they start
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
-    ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``repeats``:
-    whether each run computes all of it, also subqueries. ``bound``: the value of the ``Parameter``.
-    ``large_rows``: the session accepts rows of any size. ``around``: what wraps each function of
-    Arrow stages in Spark. ``plans``: of a prepared batch, its
-    DataFrames by schema, with the first ``planned`` of the pending stages; each run is given the
-    others."""
+    ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``:
+    the value of the ``Parameter``. ``large_rows``: the session accepts rows of any size.
+    ``around``: what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch,
+    its DataFrames by schema, with the first ``planned`` of the pending stages; each run is given
+    the others."""
 
     session: Session
     splits: int
@@ -52,7 +50,6 @@ class LazyBatch:
     schema: pa.Schema
     action: Action | None = None
     shuffled: bool = False
-    repeats: bool = True
     bound: tuple[Any, ...] | None = None
     large_rows: bool = False
     around: Callable[[Stage], Stage] | None = None
@@ -96,12 +93,11 @@ class LazyBatch:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
 
-    def in_spark(self, rows: DataFrame, *, shuffled: bool, repeats: bool = True) -> LazyBatch:
+    def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
         """Continue with ``rows``, which Spark made of this batch and perhaps ``shuffled``."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
-        batch = replace(self, source=rows, pending=(), schema=schema, plans=None)
-        return replace(batch, shuffled=shuffled, repeats=self.repeats and repeats)
+        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled, plans=None)
 
     def acted(self, action: Action) -> LazyBatch:
         """End with ``action``, which yields no rows; no stage can follow it."""
@@ -110,7 +106,7 @@ class LazyBatch:
     def prepared(self) -> LazyBatch:
         """Prepare the batch for runs with other values of its ``Parameter``, for which Spark does
         not plan again. Not if rows leave their splits: Spark would keep rows of the first run."""
-        if self.source is None or self.shuffled or not self.repeats:
+        if self.source is None or self.shuffled:
             return self
         return replace(self, plans={}, planned=len(self.pending))
 
@@ -163,7 +159,7 @@ class LazyBatch:
         the name of the run for its stages."""
         last = None if self.plans is None else Fused(self.pending[self.planned :])
         rows = self.rows()
-        with run_parameters(self.spark.sparkContext, RunParameters(run, self.bound or (), last)):
+        with run_parameters(self.spark, RunParameters(run, self.bound or (), last)):
             if self.action is None:
                 return rows.collect()
             self.action(rows)
@@ -221,13 +217,25 @@ class RunParameters(NamedTuple):
 
 
 @contextmanager
-def run_parameters(context: SparkContext, given: RunParameters) -> Iterator[None]:
-    """Give the jobs that this thread starts within the context these parameters."""
+def run_parameters(session: SparkSession, given: RunParameters) -> Iterator[None]:
+    """Give the jobs that this thread starts within the context these parameters. Spark Connect has
+    none: batches there are not prepared."""
+    if not is_classic(session):
+        yield
+        return
+    context = session.sparkContext
     context.setLocalProperty(PARAMETER, base64.b64encode(pickle.dumps(given)).decode("ascii"))
     try:
         yield
     finally:
         context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
+
+
+def is_classic(session: SparkSession) -> bool:
+    """Return whether Spark's driver runs in this process, and not behind Spark Connect."""
+    from pyspark.sql import SparkSession as Classic  # noqa: PLC0415  loads pyspark
+
+    return isinstance(session, Classic)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import SparkSession
 
 from flumeng.events.columns import gathered
-from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch, is_classic
 from flumeng.filters import refreshed_table
 from flumeng.filters.ddl import columns_of
 from flumeng.filters.marks import WHEN, Marks
@@ -72,12 +72,18 @@ class LookupFilter:
                 raise UserError(f"lookup: the events have no column {name}, which `on` names")
 
 
-def _handed_over(spark: SparkSession, on: tuple[str, ...], table: pa.Table) -> Broadcast[Directory]:
-    return spark.sparkContext.broadcast(Directory(on, table))
+def _handed_over(
+    spark: SparkSession, on: tuple[str, ...], table: pa.Table
+) -> Directory | Broadcast[Directory]:
+    """Return the table as a broadcast variable; for Spark Connect, which has none, the table."""
+    directory = Directory(on, table)
+    return spark.sparkContext.broadcast(directory) if is_classic(spark) else directory
 
 
-def _taken_back(directory: Broadcast[Directory]) -> None:
+def _taken_back(directory: Directory | Broadcast[Directory]) -> None:
     """Delete a broadcast variable, which Spark otherwise keeps on disk."""
+    if isinstance(directory, Directory):
+        return
     try:
         directory.destroy()
     except (Py4JError, OSError) as error:
@@ -134,7 +140,7 @@ def _place(numbers: pa.Array, among: pa.Array | None) -> pa.Array:
 
 @dataclass(frozen=True)
 class LookupStage:
-    """Looks up events in ``directory``, a broadcast variable once the table is loaded. When there
+    """Looks up events in ``directory``, most often a broadcast variable. When there
     is a column WHEN, only the events that it marks are looked up, and WHEN is dropped."""
 
     directory: Directory | Broadcast[Directory]

@@ -122,7 +122,7 @@ class SparkEngine:
             given = pa.Table.from_pydict({"share": pickled}, SHARES)
             rows = self._spark.createDataFrame(given).mapInArrow(run_shares, _RESULTS).collect()
         else:
-            with run_parameters(self._context, RunParameters("", tuple(pickled))):
+            with run_parameters(self._spark, RunParameters("", tuple(pickled))):
                 rows = self._planned(len(shares)).collect()
         return [Result(*row) for row in rows]
 

@@ -92,11 +92,13 @@ def start(
     *,
     host: str = LOOPBACK,
     more_java_options: str = "",
+    more_settings: Mapping[str, str] = {},
     spare_tasks: int = 0,
 ) -> SparkSession:
     """Start Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
-    run in addition to one task per core. Raises UserError for Java, ``directory`` and secrets,
-    UnavailableError when the master does not answer or Spark does not start."""
+    run in addition to one task per core. ``more_settings``: without secrets. Raises UserError for
+    Java, ``directory`` and secrets, UnavailableError when the master does not answer or Spark does
+    not start."""
     java.find_java()
     _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
@@ -144,6 +146,7 @@ def start(
         **_parallelism(options, spare_tasks),
         **_given_settings(options),
         **(_sockets(scratch) if options.local else {}),
+        **more_settings,
     }
     try:
         context = SparkContext(conf=SparkConf().setAll([*settings.items()]))

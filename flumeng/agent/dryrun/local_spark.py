@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -12,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flumeng.agent.dryrun import spark_keeper
-from flumeng.agent.dryrun.spark_keeper import OPTIONS, KeptJvm
-from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.agent.dryrun.spark_keeper import OPTIONS, KeptSpark
+from flumeng.platform.errors import UnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+"""PySpark sets this variable for a session of Spark Connect, and then refuses any other."""
 
 
 class LocalSpark:
@@ -29,7 +31,7 @@ class LocalSpark:
         self._users_code = users_code
         self._session: SparkSession | None = None
         self._directory: str | None = None
-        self._java: KeptJvm | None = None
+        self._kept: KeptSpark | None = None
         self._announced = False
         self._lock = threading.Lock()
 
@@ -41,17 +43,16 @@ class LocalSpark:
             return self._session
 
     def _start(self) -> SparkSession:
-        from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
+        from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
 
         from flumeng.agent.collector import class_archive, spark  # noqa: PLC0415  only when it is needed
 
-        # With a gateway this process has started a JVM of its own.
-        if not self._users_code and SparkContext._gateway is None:
-            self._java = spark_keeper.take(self._say_that_it_takes_long)
-        if self._java is not None:
+        if not self._users_code and SparkSession.getActiveSession() is None:
+            self._kept = spark_keeper.take(self._say_that_it_takes_long)
+        if self._kept is not None:
             try:
-                return spark.for_large_rows(_attached(self._java))
-            except (FlumengError, OSError):
+                return spark.for_large_rows(_connected(self._kept))
+            except UnavailableError:
                 self._give_back(stopped=False)
         self._say_that_it_takes_long()
         self._directory = tempfile.mkdtemp(prefix="flumeng-trial-")
@@ -69,45 +70,26 @@ class LocalSpark:
 
     def stop(self) -> None:
         with self._lock:
-            if self._java is not None:
-                self._give_back(stopped=True)
-            elif self._session is not None:
+            if self._session is not None:
                 self._session.stop()
+            if self._kept is not None:
+                self._give_back(stopped=True)
             self._session = None
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
 
     def _give_back(self, *, stopped: bool) -> None:
-        """Detach PySpark from the kept JVM, which continues to run for the next command."""
-        from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
-        from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
-
-        assert self._java is not None
-        if (gateway := SparkContext._gateway) is not None:
-            gateway.close()
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = None
-        self._java.give_back(stopped=stopped)
-        self._java = None
+        assert self._kept is not None
+        self._kept.give_back(stopped=stopped)
+        self._kept = None
 
 
-def _attached(java: KeptJvm) -> SparkSession:
-    from py4j.protocol import Py4JError  # noqa: PLC0415  only when it is needed
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only when it is needed
+def _connected(kept: KeptSpark) -> SparkSession:
+    from pyspark.errors import PySparkException  # noqa: PLC0415  only when it is needed
     from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
 
-    variables = java.environment()
-    os.environ.update(variables)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # as spark.start; else Spark takes any python3
     try:
-        SparkContext._ensure_initialized()
-        gateway, jvm = SparkContext._gateway, SparkContext._jvm
-        assert jvm is not None
-        context = jvm.JavaSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
-        conf = SparkConf(_jvm=jvm, _jconf=context.getConf())
-        return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=conf))
-    except Py4JError as error:
+        return SparkSession.builder.remote(kept.url).create()
+    except PySparkException as error:
+        os.environ.pop(CONNECT_MODE, None)
         raise UnavailableError("the running Spark process does not answer") from error
-    finally:
-        for name in variables:
-            del os.environ[name]

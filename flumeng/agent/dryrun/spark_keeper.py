@@ -1,9 +1,10 @@
-"""Keeps a Spark context running between commands of one user, since its start dominates short runs.
+"""Keeps Spark running between commands of one user, since its start dominates short runs.
 
-A *keeper* process holds the context; each command has its own session. A keeper serves one command
-at a time, and only with equal code, Java, jars, environment and working directory, which Spark's
-Python workers inherit. It ends after five idle minutes, at a command that differs, or when one ends
-without reporting that its jobs are stopped. Without XDG_RUNTIME_DIR each command starts a JVM.
+A *keeper* process holds a Spark Connect server; each command has its own session there. A keeper
+serves one command at a time, and only with equal code, Java, jars, environment and working
+directory, which Spark's Python workers inherit. It ends after five idle minutes, at a command that
+differs, or when one ends without reporting that its jobs are stopped. Without XDG_RUNTIME_DIR each
+command starts Spark itself.
 """
 
 from __future__ import annotations
@@ -12,37 +13,37 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import flumeng
+from flumeng.agent.collector import jvm
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.spark import SparkOptions
 from flumeng.platform import private_directory
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.processes import PYTHON
 
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaGateway
-
 RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
-PORT_VARIABLE, SECRET_VARIABLE = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-"""PySpark connects to an existing JVM when these variables are set."""
 OPTIONS = SparkOptions(master="local[1]")
 """Options of the kept Spark: one task at a time, so that events keep their order."""
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 SOCKET = "java.socket"
 IDLE_SECONDS = 300.0
 START_SECONDS = 120.0
 ANSWER_SECONDS = 1.0
 """Longest wait for the keeper's answer; a keeper that serves another command refuses at once."""
+LOOPBACK = "127.0.0.1"
 _NO_SETTING = frozenset({"_", "OLDPWD", "SHLVL", "COLUMNS", "LINES"})
 """Environment variables that shells change with each command; they are not compared."""
 _DONE = b"done\n"
@@ -52,26 +53,27 @@ _MOST_PATH_BYTES = 40
 
 
 @dataclass
-class KeptJvm:
-    """The keeper's JVM, reserved for this process until ``give_back``."""
+class KeptSpark:
+    """The keeper's Spark Connect server, reserved for this process until ``give_back``."""
 
     port: int
-    secret: str
+    token: str
     connection: socket.socket
 
-    def environment(self) -> dict[str, str]:
-        return {PORT_VARIABLE: str(self.port), SECRET_VARIABLE: self.secret}
+    @property
+    def url(self) -> str:
+        return f"sc://localhost:{self.port}/;token={self.token}"  # by no other name without TLS
 
     def give_back(self, *, stopped: bool) -> None:
-        """Return the JVM to the keeper. ``stopped``: no job of this command runs in it any more."""
+        """Return it to the keeper. ``stopped``: no job of this command runs in it any more."""
         with self.connection, suppress(OSError):
             if stopped:
                 self.connection.sendall(_DONE)
 
 
-def take(starting: Callable[[], object]) -> KeptJvm | None:
-    """Reserve the keeper's JVM; when no keeper runs, call ``starting`` and start one. None when it
-    serves another command or cannot be started."""
+def take(starting: Callable[[], object]) -> KeptSpark | None:
+    """Reserve the keeper's Spark; when no keeper runs, call ``starting`` and start one. None when
+    it serves another command or cannot be started."""
     directory = _directory()
     if directory is None:
         return None
@@ -114,9 +116,9 @@ def _setting() -> str:
     return hashlib.sha256(json.dumps(inherited, sort_keys=True).encode()).hexdigest()
 
 
-def _ask(directory: Path, setting: str) -> KeptJvm | None:
-    """Ask a running keeper for its JVM. None when no keeper runs, or when it ends since its setting
-    differs. Raises OSError when it serves another command."""
+def _ask(directory: Path, setting: str) -> KeptSpark | None:
+    """Ask a running keeper for its Spark. None when no keeper runs, or when it ends since its
+    setting differs. Raises OSError when it serves another command."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER_SECONDS)
@@ -130,13 +132,13 @@ def _ask(directory: Path, setting: str) -> KeptJvm | None:
         if answer.get("ends"):
             connection.close()
             return None
-        return KeptJvm(int(answer["port"]), str(answer["secret"]), connection)
+        return KeptSpark(int(answer["port"]), str(answer["token"]), connection)
     except (OSError, ValueError, KeyError) as error:
         connection.close()
         raise OSError("the keeper does not answer") from error
 
 
-def _start(directory: Path, setting: str) -> KeptJvm | None:
+def _start(directory: Path, setting: str) -> KeptSpark | None:
     keeper = subprocess.Popen(
         [*PYTHON, "flumeng.agent.dryrun.spark_keeper", str(directory), setting, str(IDLE_SECONDS)],
         stdin=subprocess.DEVNULL,
@@ -169,34 +171,39 @@ class _Keeper:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             path = self._directory / SOCKET
             path.unlink(missing_ok=True)
-            gateway = self._start_java()
+            answer = self._start_spark()
             try:
                 with socket.socket(socket.AF_UNIX) as listener:
                     listener.bind(str(path))
                     listener.listen()
                     os.write(ready, b"\n")
                     os.close(ready)
-                    self._listen(listener, gateway)
+                    self._listen(listener, answer)
             finally:
                 path.unlink(missing_ok=True)
-                gateway.proc.stdin.close()
-                gateway.proc.wait()
+                jvm.end()
                 shutil.rmtree(self._directory / "spark", ignore_errors=True)
 
-    def _start_java(self) -> JavaGateway:
-        from flumeng.agent.collector import class_archive, spark  # noqa: PLC0415  that loads PySpark
+    def _start_spark(self) -> dict[str, object]:
+        """Start Spark with a Connect server; return the server's port and token."""
+        from flumeng.agent.collector import class_archive, spark  # noqa: PLC0415  loads PySpark
 
+        port, token = free_port(), secrets.token_hex(32)
+        settings = {
+            "spark.plugins": CONNECT_PLUGIN,
+            "spark.connect.grpc.binding.address": LOOPBACK,
+            "spark.connect.grpc.binding.port": str(port),
+        }
+        os.environ[TOKEN_VARIABLE] = token  # the host's users see command lines
         cache = class_archive.cache_of(self._directory)
         options = class_archive.java_options(cache)
-        session = spark.start(self._directory / "spark", OPTIONS, more_java_options=options)
-        gateway = session.sparkContext._gateway
-        assert gateway is not None
-        return gateway
+        spark.start(
+            self._directory / "spark", OPTIONS, more_java_options=options, more_settings=settings
+        )
+        return {"port": port, "token": token}
 
-    def _listen(self, listener: socket.socket, gateway: JavaGateway) -> None:
+    def _listen(self, listener: socket.socket, answer: Mapping[str, object]) -> None:
         listener.settimeout(self._idle_seconds)
-        parameters = gateway.gateway_parameters
-        answer = {"port": parameters.port, "secret": parameters.auth_token}
         while True:
             try:
                 connection, _ = listener.accept()
