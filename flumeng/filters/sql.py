@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +66,7 @@ class SqlFilter:
                 name: refreshed_table.shared(spark, self._options[name], columns)
                 for name, columns in self._columns.items()
             }
-        rows = {_field(EVENTS): _events(batch, shape.used)}
+        rows: dict[str, Any] = {_field(EVENTS): _events(batch, shape.used)}
         for name, table in self._tables.items():
             version = table.version
             rows[_field(name)] = (

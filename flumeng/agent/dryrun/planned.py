@@ -24,6 +24,7 @@ from flumeng.config.component import Component, FilterOptions, SinkOptions
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import DeadLetters, ToDeadLetters
 from flumeng.connectors.api.sink import Attempt, TaskRevision
+from flumeng.connectors.ranged.reports import Reports
 from flumeng.events import identity
 from flumeng.events.lazy_batch import Action, LazyBatch, Session, Stage
 from flumeng.filters import ddl, on_error
@@ -139,12 +140,6 @@ def plan(
         return _Planning(spec).plan(session, schema, events)
 
 
-class _Uncounted:
-    value: dict[tuple[str, str], int] = {}
-
-    def add(self, term: dict[tuple[str, str], int]) -> None: ...
-
-
 class _Planning:
     def __init__(self, spec: FlowSpec) -> None:
         self._spec = spec
@@ -156,7 +151,7 @@ class _Planning:
         self, session: Session, schema: pa.Schema, events: Sequence[pa.RecordBatch]
     ) -> BatchPlan:
         root = segments_of(self._spec.stages, self._step)
-        stages = Stages(root, _Uncounted(), self._spec.flow)
+        stages = Stages(root, Reports())
         if any(part.identified for part in (*stages.steps, *self._sinks)):
             events = [identity.identify(batch, 0) for batch in events]
             schema = identity.with_identity(schema)

@@ -27,7 +27,6 @@ from pathlib import Path
 
 import flumeng
 from flumeng.agent.collector import jvm
-from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.spark import SparkOptions
 from flumeng.platform import private_directory
 from flumeng.platform.errors import FlumengError
@@ -188,7 +187,10 @@ class _Keeper:
         """Start Spark with a Connect server; return the server's port and token."""
         from flumeng.agent.collector import class_archive, spark  # noqa: PLC0415  loads PySpark
 
-        port, token = free_port(), secrets.token_hex(32)
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port = probe.getsockname()[1]
+        token = secrets.token_hex(32)
         settings = {
             "spark.plugins": CONNECT_PLUGIN,
             "spark.connect.grpc.binding.address": LOOPBACK,
