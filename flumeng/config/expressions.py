@@ -2,8 +2,8 @@
 
 Allowed are existing columns, constants, operators, casts and the functions of
 ``flumeng.config.functions``, over kinds of values that Spark takes there. Everything else is
-refused: queries, aggregates, windows, lambdas. The collector checks with Spark's own parser that it
-reads nothing else.
+refused: queries, aggregates, windows, lambdas. Spark receives text that
+``flumeng.config.sql_generator`` makes of the checked tree.
 
 sqlglot takes a sixth of a second and 16 MB to load: import this only where expressions are used.
 """
@@ -121,6 +121,8 @@ class Reader:
             self.require(BOOLEAN, node.this, depth)
             return Kind(BOOLEAN, growth=0)
         if isinstance(node, _COMPARISONS):
+            if isinstance(node.expression, _COMPARISONS):  # Spark groups from the left
+                raise ValueError(f"put this in parentheses: {shown(node.expression)}")
             self._compare(self._value(node.this, depth), self._value(node.expression, depth))
             return Kind(BOOLEAN, growth=0)
         if isinstance(node, _SUMS):

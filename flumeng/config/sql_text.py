@@ -39,6 +39,20 @@ class TextError(ValueError):
     """The text is invalid, independent of the columns."""
 
 
+_TIME_CONSTANT = "time_constant"
+
+
+def is_time_constant(node: exp.Cast) -> bool:
+    """Return whether a cast is a constant with its type, like ``DATE '2020-01-01'``."""
+    return bool(node.meta.get(_TIME_CONSTANT))
+
+
+def _time_constant(this: exp.Expr, to: exp.DataType) -> exp.Cast:
+    node = exp.Cast(this=this, to=to)
+    node.meta[_TIME_CONSTANT] = isinstance(this, exp.Literal)
+    return node
+
+
 class _Parser(SparkParser):
     """Parses every call but CAST as an unknown function, so that the call keeps its name."""
 
@@ -47,6 +61,10 @@ class _Parser(SparkParser):
         name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST")
     }
     NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+    TYPE_LITERAL_PARSERS: ClassVar[dict[Any, Any]] = {
+        kind: lambda self, this, to: self.expression(_time_constant(this, to))
+        for kind in (exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ)
+    }
     NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         "CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]
     }

@@ -1,8 +1,8 @@
 """Checks whole statements in Spark SQL over the events of a batch and further tables, without
 Spark. Allowed are SELECT over the tables of the filter, WITH, joins that compare both sides,
 independent subqueries, aggregates, windows of bounded work, UNION, INTERSECT and EXCEPT, with the
-expressions of ``flumeng.config.expressions``. The collector checks with Spark's own parser that it
-reads nothing else."""
+expressions of ``flumeng.config.expressions``. Spark receives text that
+``flumeng.config.sql_generator`` makes of the checked tree."""
 
 from __future__ import annotations
 
@@ -30,8 +30,13 @@ _SELECT = {
     "offset", "with_",
 }  # fmt: skip
 _SET = {"this", "expression", "distinct", "order", "limit", "offset", "with_"}
-_SIDES = ("", "LEFT", "RIGHT", "FULL")
-_JOINS = ("", "INNER", "OUTER", "SEMI", "ANTI")
+_JOINS: Mapping[str, Sequence[str]] = {
+    "": ("", "INNER", "SEMI", "ANTI"),
+    "LEFT": ("", "OUTER", "SEMI", "ANTI"),
+    "RIGHT": ("", "OUTER"),
+    "FULL": ("", "OUTER"),
+}
+"""The kinds of joins for each side."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,8 @@ class _Statement:
         order, limit = node.args.get("order"), node.args.get("limit")
         for name in ("limit", "offset"):
             bound = node.args.get(name)
+            if bound is not None:
+                _only(bound, {"expression"})
             number = 0 if bound is None else constant(bound.expression)
             if not isinstance(number, int) or not 0 <= number <= MOST_LIMIT:
                 raise ValueError(f"expected a number after {name.upper()}")
@@ -230,6 +237,7 @@ class _Statement:
             )
         _only(order, {"expressions"})
         for part in order.expressions:
+            _only(part, {"this", "desc", "nulls_first"})
             _Reading(scope.beside(result), self, {}, aggregating=True).key(part.this, 0)
 
     def _from(self, node: exp.Select, relations: Relations, depth: int) -> _Scope:
@@ -267,7 +275,7 @@ class _Statement:
     def _join(self, scope: _Scope, join: exp.Join, relations: Relations, depth: int) -> _Scope:
         _only(join, {"this", "on", "using", "side", "kind"})
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
-        if side not in _SIDES or kind not in _JOINS:
+        if kind not in _JOINS.get(side, ()):
             raise ValueError(
                 f"this join is not supported: {side} {kind}; compare both sides with ON".strip()
             )
@@ -442,6 +450,7 @@ class _Reading(Reader):
         if (order := node.args.get("order")) is not None:
             _only(order, {"expressions"})
             for part in order.expressions:
+                _only(part, {"this", "desc", "nulls_first"})
                 self.key(part.this, depth)
         if (frame := node.args.get("spec")) is not None:
             _check_frame(frame)

@@ -147,6 +147,9 @@ TABLES = {
 }
 
 STATEMENT_ATTEMPTS = (
+    ("SELECT e.seq FROM events e OUTER JOIN apps a ON e.app = a.app", "this join is not supported"),
+    ("SELECT a.app FROM events e RIGHT SEMI JOIN apps a ON e.app = a.app", "this join is not"),
+    ("SELECT seq FROM events LIMIT 5 PERCENT", "not allowed in statements: limit_options"),
     ("SELECT 1 AS x", "expected FROM"),
     ("SELECT 1 AS x FROM apps", "expected a statement over the table events"),
     ("SELECT * FROM other", "there is no table other; known here: apps, ho"),

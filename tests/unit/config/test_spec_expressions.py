@@ -62,6 +62,7 @@ def test_expression_cannot_read_anything_outside_of_its_event(text: str, said: s
         ("app not null", "use IS NOT NULL"),
         ("app isnull", "use IS NULL"),
         ("severity = not true", "put this in parentheses"),
+        ("replayed = severity < 3", "put this in parentheses: severity < 3"),
         ("app = 'a' 'b'", "two texts follow each other"),
         ("app like 'a\\\\b'", "after each \\"),
         ("app like host", "constant pattern"),
