@@ -1,20 +1,17 @@
-"""Translates Spark's analysed plan to Arrow where both compute exactly alike, with nulls and types;
-any other expression is left to Spark. Spark SQL copies each event into the JVM and back, which
-costs several times its parsing and writing."""
+"""Expressions that Arrow computes exactly as Spark does, with nulls and types; any other is left to
+Spark. Spark SQL copies each event into the JVM and back, which costs several times its parsing and
+writing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.filters.contract import EachBatch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 COMPARISONS = {
     "EqualTo": "equal",
@@ -128,131 +125,10 @@ class ProjectStage(EachBatch):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage | None:
-    """Return an Arrow stage for the condition ``text``; None when Spark has to compute it."""
-    rows = _empty(spark, schema)
-    plan = _analysed(rows.where(text))
-    if not _is_directly("Filter", plan):
-        return None
-    try:
-        expression = _Reader(rows, schema).read(plan.condition())
-    except LeftToSparkError:
-        return None
-    return FilterStage(expression) if isinstance(expression, Call) and expression.reads else None
-
-
-def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """Return an Arrow stage for ``texts``; None unless all are columns or casts, none repeated."""
-    rows = _empty(spark, schema)
-    plan = _analysed(rows.selectExpr(*texts))
-    if not _is_directly("Project", plan):
-        return None
-    reader = _Reader(rows, schema)
-    sources: list[Expression] = []
-    fields: dict[str, pa.Field] = {}
-    for item in items(plan.projectList()):
-        try:
-            source = reader.read(item.child() if class_name(item) == "Alias" else item)
-        except LeftToSparkError:
-            return None
-        if not isinstance(source, Column | Cast) or item.name() in fields:
-            return None
-        sources.append(source)
-        fields[item.name()] = field_of(source, schema, item.name())
-    return ProjectStage(tuple(sources), pa.schema(fields.values()))
-
-
 def field_of(source: Column | Cast, schema: pa.Schema, name: str) -> pa.Field:
     if isinstance(source, Cast):
         return pa.field(name, source.target)
     return schema.field(source.name).with_name(name)
-
-
-class _Reader:
-    """Translates Spark's analysed expressions. Spark's ids identify columns: names may repeat."""
-
-    def __init__(self, rows: DataFrame, schema: pa.Schema) -> None:
-        ids = (column.exprId().id() for column in items(_analysed(rows).output()))
-        self._names = dict(zip(ids, schema.names, strict=True))
-
-    def read(self, node: Any) -> Expression:
-        kind = class_name(node)
-        parts = list(items(node.children()))
-        if kind == "AttributeReference" and node.exprId().id() in self._names:
-            return Column(self._names[node.exprId().id()])
-        if kind == "GetMapValue":
-            return self._entry(*parts)
-        if kind == "Cast":
-            return self._cast(node, parts[0])
-        if kind in LOGIC:
-            return Call(LOGIC[kind], tuple(map(self.read, parts)))
-        if kind in COMPARISONS:
-            return self._comparison(kind, *parts)
-        if kind == "In":
-            value, *others = parts
-            either: Expression = self._comparison("EqualTo", value, others[0])
-            for other in others[1:]:
-                either = Call("or_kleene", (either, self._comparison("EqualTo", value, other)))
-            return either
-        return self._constant(node)
-
-    def _cast(self, node: Any, part: Any) -> Expression:
-        source = TYPES.get(part.dataType().simpleString())
-        target = TYPES.get(node.dataType().simpleString())
-        inner = self.read(part)
-        if source is not None and source == target:  # of the list of IN, when the types differ
-            return inner
-        if not inner.reads or (source, target) not in CASTS:
-            return self._constant(node)
-        return Cast(inner, source, target)
-
-    def _comparison(self, kind: str, left: Any, right: Any) -> Call:
-        types = {part.dataType().simpleString() for part in (left, right)}
-        if len(types) > 1 or types.isdisjoint(TYPES if kind == "EqualTo" else ORDERED):
-            raise LeftToSparkError(kind)
-        return Call(COMPARISONS[kind], (self.read(left), self.read(right)))
-
-    def _entry(self, column: Any, key: Any) -> Entry:
-        map_column, constant = self.read(column), self._constant(key)
-        if column.dataType().simpleString() != "map<string,string>":
-            raise LeftToSparkError("GetMapValue")
-        assert isinstance(map_column, Column)
-        return Entry(map_column.name, constant.value.as_py())
-
-    def _constant(self, node: Any) -> Constant:
-        """Return a literal, or one that Spark widens to bigint. Raises LeftToSparkError."""
-        kind, name = class_name(node), node.dataType().simpleString()
-        if kind == "Cast" and name == "bigint":
-            inner = self._constant(node.child())
-            if inner.value.type == pa.int32():
-                return Constant(inner.value.cast(pa.int64()))
-        elif kind == "Literal" and name in TYPES and node.value() is not None:
-            value = node.value().toString() if name == "string" else node.value()
-            return Constant(pa.scalar(value, TYPES[name]))
-        raise LeftToSparkError(kind)
-
-
-def _empty(spark: SparkSession, schema: pa.Schema) -> DataFrame:
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
-
-    return spark.createDataFrame([], from_arrow_schema(schema, prefer_timestamp_ntz=False))
-
-
-def _analysed(rows: DataFrame) -> Any:
-    return rows._jdf.queryExecution().analyzed()
-
-
-def _is_directly(kind: str, plan: Any) -> bool:
-    return class_name(plan) == kind and bool(plan.child().children().isEmpty())
-
-
-def class_name(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def items(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
 
 
 _NUMBER = (

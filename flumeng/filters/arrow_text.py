@@ -1,5 +1,5 @@
-"""Translates the text of Spark SQL to the stages of ``arrow_sql`` without a JVM. Texts whose
-meaning or types depend on Spark's analysis are left to ``arrow_sql``."""
+"""Translates the text of Spark SQL to the stages of ``arrow_sql``. Texts whose meaning or types
+depend on Spark's analysis are left to Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.GTE: "GreaterThanOrEqual",
 }
 _CAST_TYPES = {"int": "int", "integer": "int", "bigint": "bigint", "string": "string"}
-_QUOTES = "'\""
 _INT = range(-(2**31), 2**31)
 _BIGINT = range(-(2**63), 2**63)
 
@@ -44,7 +43,7 @@ Typed = tuple[Expression, pa.DataType]
 
 
 def condition(schema: pa.Schema, text: str) -> FilterStage | None:
-    """Return an Arrow stage for the condition ``text``; None when it needs Spark's analysis."""
+    """Return an Arrow stage for the condition ``text``; None when Spark has to compute it."""
     try:
         expression = _Reader(schema).logic(_parsed(text))
     except LeftToSparkError:
@@ -53,7 +52,7 @@ def condition(schema: pa.Schema, text: str) -> FilterStage | None:
 
 
 def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """Return an Arrow stage for ``texts``; None if names repeat or one needs Spark's analysis."""
+    """Return an Arrow stage for ``texts``; None if names repeat or Spark has to compute one."""
     reader = _Reader(schema)
     sources: list[Expression] = []
     fields: dict[str, pa.Field] = {}
@@ -71,8 +70,6 @@ def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
 
 
 def _parsed(text: str) -> exp.Expr:
-    if "\\" in text:
-        raise LeftToSparkError("a text with escapes")
     try:
         return sql_text.parse(text)
     except ValueError as error:
@@ -141,8 +138,6 @@ class _Reader:
             raise LeftToSparkError("In")
         value = self._value(node.this)
         others = [self._value(other) for other in node.expressions]
-        if value[1] == pa.int32() and any(kind != value[1] for _, kind in others):
-            raise LeftToSparkError("In")  # Spark would cast all of them, and the value
         first, *rest = (_compared("EqualTo", value, other) for other in others)
         disjunction: Expression = first
         for other in rest:
@@ -164,13 +159,13 @@ class _Reader:
             key = node.expressions[0] if len(node.expressions) == 1 else None
             if node.this.table or not isinstance(key, exp.Literal) or not key.is_string:
                 raise LeftToSparkError("Bracket")
-            return self._entry(node.this.this, _text(key))
+            return self._entry(node.this.this, key.name)
         if isinstance(node, exp.Cast):
             return self._cast(node)
         if isinstance(node, exp.Boolean):
             return Constant(pa.scalar(bool(node.this), pa.bool_())), pa.bool_()
-        if isinstance(node, exp.Literal) and node.is_string:
-            return Constant(pa.scalar(_text(node), pa.string())), pa.string()
+        if isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and node.is_string):
+            return Constant(pa.scalar(str(node.name), pa.string())), pa.string()
         negative = isinstance(node, exp.Neg)
         return _whole_number(node.this if negative else node, -1 if negative else 1)
 
@@ -201,11 +196,11 @@ def _compared(kind: str, left: Typed, right: Typed) -> Call:
     return Call(COMPARISONS[kind], (left_value, right_value))
 
 
-def _widened(value: Expression) -> Constant:
-    """Return a constant as a bigint. Raises LeftToSparkError for any other expression."""
-    if not isinstance(value, Constant):
-        raise LeftToSparkError("Cast")
-    return Constant(value.value.cast(pa.int64()))
+def _widened(value: Expression) -> Expression:
+    """Return a value of type int as a bigint."""
+    if isinstance(value, Constant):
+        return Constant(value.value.cast(pa.int64()))
+    return Cast(value, pa.int32(), pa.int64())
 
 
 def _whole_number(node: Any, sign: int) -> Typed:
@@ -216,13 +211,6 @@ def _whole_number(node: Any, sign: int) -> Typed:
         raise LeftToSparkError("a decimal")
     kind = pa.int32() if number in _INT else pa.int64()
     return Constant(pa.scalar(number, kind)), kind
-
-
-def _text(node: exp.Literal) -> str:
-    text = str(node.name)
-    if any(character in text for character in _QUOTES):
-        raise LeftToSparkError("a text with quotes")
-    return text
 
 
 def _is_compound(node: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Columns in Spark DDL as Arrow types, without Spark."""
+"""Columns in Spark DDL as Arrow types, and Arrow types as kinds, without Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from flumeng.config import sql_text
+from flumeng.config.column_kinds import Columns, Kind
+from flumeng.config.functions import BINARY, BOOLEAN, DATE, FRACTION, INTEGER, TEXT, TIMESTAMP
 from flumeng.platform.errors import UserError
 
 _PLAIN = {
@@ -24,6 +26,16 @@ _PLAIN = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+_KINDS = {
+    pa.types.is_string: TEXT,
+    pa.types.is_binary: BINARY,
+    pa.types.is_boolean: BOOLEAN,
+    pa.types.is_integer: INTEGER,
+    pa.types.is_floating: FRACTION,
+    pa.types.is_decimal: FRACTION,
+    pa.types.is_date: DATE,
+    pa.types.is_timestamp: TIMESTAMP,
+}
 _DECIMAL = re.compile(r"decimal(?:\(([0-9]+)(?:, ([0-9]+))?\))?")
 
 
@@ -37,6 +49,24 @@ def columns_of(ddl: str) -> pa.Schema:
 
 def type_of(text: str) -> pa.DataType:
     return columns_of(f"it {text}").field(0).type
+
+
+def kinds_of(schema: pa.Schema) -> Columns:
+    """Return the kinds of columns, as far as expressions distinguish them."""
+    return {field.name: _kind(field.type) for field in schema}
+
+
+def _kind(kind: pa.DataType) -> Kind:
+    for test, name in _KINDS.items():
+        if test(kind):
+            return Kind(name)
+    if pa.types.is_struct(kind):
+        return Kind("struct", tuple((field.name, _kind(field.type)) for field in kind.fields))
+    if pa.types.is_map(kind):
+        return Kind("map", (("", _kind(kind.key_type)), ("", _kind(kind.item_type))))
+    if pa.types.is_list(kind):
+        return Kind("array", (("", _kind(kind.value_type)),))
+    return Kind(str(kind))
 
 
 def shown(kind: pa.DataType) -> str:

@@ -1,47 +1,51 @@
-"""Arrow stages for the Spark SQL of filters, where Arrow computes it exactly as Spark does.
-Unambiguous texts are read without Spark; Spark parses and analyses others."""
+"""The Spark SQL of filters: Arrow stages where Arrow computes it exactly as Spark does, and checked
+text for Spark elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
-from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import arrow_sql, arrow_text
-from flumeng.filters.arrow_sql import FilterStage, ProjectStage
+from flumeng.config import expressions, sql_generator, sql_text
+from flumeng.filters import arrow_text, ddl
+from flumeng.filters.arrow_sql import FilterStage
+from flumeng.platform.errors import UserError
 
 
 class Condition:
-    """A condition in Spark SQL, translated once for each schema of events."""
+    """A condition in Spark SQL, translated once for each schema of events. With ``unless`` it is
+    also true where that condition is not."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, unless: str | None = None) -> None:
         self.text = text
+        self.unless = unless
         self._stages: dict[pa.Schema, FilterStage | None] = {}
 
-    def stage(self, batch: LazyBatch) -> FilterStage | None:
-        """Return the condition's Arrow stage; None when Spark has to compute it. Raises UserError
-        for a forbidden expression."""
-        schema = batch.schema
+    def stage(self, schema: pa.Schema) -> FilterStage | None:
+        """Return the condition's Arrow stage; None when Spark has to compute it."""
+        if self.unless is not None:
+            return None
         if schema not in self._stages:
-            translated = arrow_text.condition(schema, self.text)
-            if translated is None:
-                _require_allowed(batch, [self.text])
-                translated = arrow_sql.condition(batch.spark, schema, self.text)
-            self._stages[schema] = translated
+            self._stages[schema] = arrow_text.condition(schema, self.text)
         return self._stages[schema]
 
+    def for_spark(self, schema: pa.Schema) -> str:
+        """Return the text for Spark. Raises UserError for a forbidden expression."""
+        text = for_spark(schema, self.text, condition=True)
+        if self.unless is None:
+            return text
+        unless = for_spark(schema, self.unless, condition=True)
+        return f"coalesce(NOT ({unless}), TRUE) OR ({text})"
 
-def columns(batch: LazyBatch, texts: Sequence[str]) -> ProjectStage | None:
-    """Return the stage that computes ``texts``; None and UserError as in ``Condition.stage``."""
-    stage = arrow_text.columns(batch.schema, texts)
-    if stage is not None:
-        return stage
-    _require_allowed(batch, texts)
-    return arrow_sql.columns(batch.spark, batch.schema, texts)
 
-
-def _require_allowed(batch: LazyBatch, texts: Sequence[str]) -> None:
-    from flumeng.filters import spark_syntax  # noqa: PLC0415  loads pyspark
-
-    spark_syntax.require_expressions(batch.spark, texts)
+@lru_cache(maxsize=1024)
+def for_spark(schema: pa.Schema, text: str, *, condition: bool = False) -> str:
+    """Return the text for Spark of an expression over columns of ``schema``, generated from the
+    tree that was checked. Raises UserError for a forbidden expression."""
+    check = expressions.check_condition if condition else expressions.chosen
+    try:
+        check(text, ddl.kinds_of(schema))
+        return sql_generator.expression(sql_text.parse(text))
+    except ValueError as error:
+        raise UserError(f"{text!r}: {error}") from error

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import arrow_sql
+from flumeng.filters import arrow_sql, spark_errors
 from flumeng.filters.contract import EachBatch
 from flumeng.filters.expression_stages import Condition
 
@@ -24,7 +24,7 @@ class Marks:
 
     def mark(self, batch: LazyBatch) -> LazyBatch:
         """Add the columns, first those in Arrow, so events go through Spark SQL at most once."""
-        stages = {column: of.stage(batch) for column, of in self.conditions.items()}
+        stages = {column: of.stage(batch.schema) for column, of in self.conditions.items()}
         for column, stage in stages.items():
             if stage is not None:
                 marked = batch.schema.append(pa.field(column, pa.bool_()))
@@ -35,11 +35,11 @@ class Marks:
     def _marked_by_spark(self, batch: LazyBatch, columns: Sequence[str]) -> LazyBatch:
         from pyspark.sql import functions as F  # noqa: PLC0415, N812  loads pyspark
 
-        marks = {
-            column: F.coalesce(F.expr(self.conditions[column].text), F.lit(False))
-            for column in columns
-        }
-        return batch.sql(lambda rows: rows.withColumns(marks))
+        texts = {column: self.conditions[column].for_spark(batch.schema) for column in columns}
+        given = [(text, self.conditions[column].text) for column, text in texts.items()]
+        marks = {n: F.coalesce(F.expr(text), F.lit(False)) for n, text in texts.items()}
+        with spark_errors.in_texts(given, "when"):
+            return batch.sql(lambda rows: rows.withColumns(marks))
 
 
 @dataclass(frozen=True)

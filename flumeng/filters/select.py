@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark
 
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import arrow_sql, expression_stages
+from flumeng.filters import arrow_sql, arrow_text, expression_stages, spark_errors
 from flumeng.filters.conditional import ROW, ConditionalFilter
 from flumeng.filters.contract import Filter
 from flumeng.filters.marks import WHEN, Marks
@@ -31,14 +31,21 @@ class SelectFilter(Filter):
         stage = self.stage(batch)
         if stage is not None:
             return batch.arrow(stage, stage.schema)
-        return batch.sql(lambda rows: rows.selectExpr(*self.expressions(batch.schema)))
+        texts = self.for_spark(batch.schema)
+        with spark_errors.in_texts(texts, "select"):
+            return batch.sql(lambda rows: rows.selectExpr(*(text for text, _ in texts)))
 
     def stage(self, batch: LazyBatch) -> arrow_sql.ProjectStage | None:
         """Return the Arrow stage; None when Spark has to compute it."""
         if batch.schema not in self._stages:
             expressions = self.expressions(batch.schema)
-            self._stages[batch.schema] = expression_stages.columns(batch, expressions)
+            self._stages[batch.schema] = arrow_text.columns(batch.schema, expressions)
         return self._stages[batch.schema]
+
+    def for_spark(self, schema: pa.Schema) -> list[tuple[str, str]]:
+        """Return each expression as text for Spark, and as it is given. Raises UserError."""
+        given = self.expressions(schema)
+        return [(expression_stages.for_spark(schema, text), text) for text in given]
 
     def expressions(self, columns: pa.Schema) -> tuple[str, ...]:
         hidden = [name for name in columns.names if name in HIDDEN]
@@ -62,8 +69,10 @@ class ConditionalSelect:
         numbered = batch.schema.append(pa.field(ROW, pa.int64()))
         if self._select.stage(batch.beginning(numbered)) is not None:
             return self._in_arrow.apply(batch)
-        expressions = self._select.expressions(batch.schema)
-        return self._marks.mark(batch).sql(lambda rows: _either(rows, expressions))
+        texts = self._select.for_spark(batch.schema)
+        with spark_errors.in_texts(texts, "select"):
+            marked = self._marks.mark(batch)
+            return marked.sql(lambda rows: _either(rows, tuple(text for text, _ in texts)))
 
 
 def _either(marked: DataFrame, expressions: tuple[str, ...]) -> DataFrame:

@@ -1,18 +1,15 @@
 """The filter ``sql``: a whole statement in Spark SQL over the events of a batch and further tables.
 
-The statement sees one batch as the table ``events``. Only columns that it uses cross into the JVM.
-While Spark analyses a statement, its tables are views in a separate session, for one statement at a
-time. So tables of the same name in other flows do not conflict, and no view remains. Spark does not
-know the size of a batch, so it broadcasts the further tables, always, and nothing else.
+The statement sees one batch as the table ``events``. Only columns that it may use cross into the
+JVM. Spark receives text generated from the checked statement. While Spark analyses it, its tables
+are views of random names, so those of several flows do not conflict. Spark does not know the size
+of a batch, so it broadcasts the further tables, always, and nothing else.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,37 +17,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from flumeng.config import sql_generator, sql_text, statement_shape, statements
 from flumeng.config.statements import EVENTS
 from flumeng.events import identity
 from flumeng.events.columns import either
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import ddl, refreshed_table, spark_syntax
-from flumeng.filters.arrow_sql import Column, ProjectStage, class_name, items
+from flumeng.filters import ddl, refreshed_table, spark_errors
+from flumeng.filters.arrow_sql import Column, ProjectStage
 from flumeng.filters.contract import Filter, Wrapping
 from flumeng.filters.marks import WHEN, Marked, Marks, TakeStage, Unmarked
 from flumeng.filters.options.sql import Sql
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.platform.errors import UserError
 
-CROSSINGS = ("MapInArrow", "PythonMapInArrow")
-REFERRING = (
-    "Aggregate Filter GlobalLimit Join LocalLimit LocalRelation LogicalRDD MapInArrow Offset "
-    "Project PythonMapInArrow Range ResolvedHint Sort Window WindowGroupLimit"
-)
-"""Logical plan nodes that refer to the columns they use, and pass others through unchanged."""
-IN_PLACE = (
-    "BroadcastHashJoin BroadcastNestedLoopJoin Filter InputAdapter MapInArrow Project "
-    "PythonMapInArrow Range WholeStageCodegen"
-)
-"""Physical plan nodes that leave each row in the partition of its event."""
-
 
 @dataclass(frozen=True)
 class _Shape:
-    """The columns that a statement uses, and whether it moves rows out of their events' splits."""
+    """The columns that a statement may use, whether it moves rows out of their events' splits, and
+    its text for Spark, a format string with a field for each table."""
 
     used: tuple[str, ...]
     shuffled: bool
+    text: str
 
 
 class SqlFilter:
@@ -70,56 +58,51 @@ class SqlFilter:
         return tuple(self._tables.values())
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
+        if batch.schema not in self._shapes:
+            self._shapes[batch.schema] = self._shape(batch.schema)
+        shape, spark = self._shapes[batch.schema], batch.spark
         if not self._tables:
             self._tables = {
-                name: refreshed_table.shared(batch.spark, self._options[name], columns)
+                name: refreshed_table.shared(spark, self._options[name], columns)
                 for name, columns in self._columns.items()
             }
-        if batch.schema not in self._shapes:
-            self._shapes[batch.schema] = self._shape(batch)
-        shape = self._shapes[batch.schema]
-        events = _events(batch, shape.used)
-        versions = {name: table.version for name, table in self._tables.items()}
-        tables = {
-            name: self._nothing(batch.spark, name)
-            if version is None
-            else version.in_spark(partial(_in_spark, batch.spark))
-            for name, version in versions.items()
-        }
-        return batch.in_spark(self._result(batch.spark, events, tables), shuffled=shape.shuffled)
+        rows: dict[str, Any] = {_field(EVENTS): _events(batch, shape.used)}
+        for name, table in self._tables.items():
+            version = table.version
+            rows[_field(name)] = (
+                self._nothing(spark, name)
+                if version is None
+                else version.in_spark(_BySession).rows(spark)
+            )
+        with spark_errors.in_texts([(shape.text, self._query)], "sql"):
+            return batch.in_spark(spark.sql(shape.text, **rows), shuffled=shape.shuffled)
 
-    def _shape(self, batch: LazyBatch) -> _Shape:
-        """Return the shape of the statement from Spark's plan, without running the statement."""
-        spark = batch.spark
-        readable = [EVENTS, *(name.lower() for name in self._columns)]
-        spark_syntax.require_statement(spark, self._query, readable)
-        columns = pa.schema([field.with_nullable(True) for field in batch.schema])
-        events = batch.beginning(columns).rows()
-        tables = {name: self._nothing(spark, name) for name in self._columns}
-        result = self._result(spark, events, tables)
-        twice = sorted({name for name in result.columns if result.columns.count(name) > 1})
-        if twice:
-            raise UserError(f"sql: two columns are called {twice[0]}: rename one")
-        execution = result._jdf.queryExecution()
-        used = _used(execution.optimizedPlan())
-        names = batch.schema.names
-        kept = [name for name in names if used is None or name in used] or names[:1]
-        return _Shape(tuple(kept), not _in_place(execution.executedPlan()))
+    def _shape(self, schema: pa.Schema) -> _Shape:
+        """Check the statement and return its shape. Raises UserError."""
+        names = [name.lower() for name in self._columns]
+        kinds = {name: ddl.kinds_of(columns) for name, columns in self._columns.items()}
+        try:
+            statements.check(self._query, ddl.kinds_of(identity.without(schema)), kinds)
+            tree = sql_text.parse_query(self._query)
+            fields = {name: _field(name) for name in (EVENTS, *names)}
+            text = sql_generator.statement(tree, fields)
+        except ValueError as error:
+            raise UserError(f"sql: {error}") from error
+        used = statement_shape.used(tree)
+        kept = [name for name in schema.names if used is None or name.lower() in used]
+        return _Shape(
+            tuple(kept or schema.names[:1]), not statement_shape.in_place(tree, names), text
+        )
 
     def _nothing(self, spark: SparkSession, name: str) -> DataFrame:
-        """Return an empty table, whose number of rows is unknown to Spark."""
+        """Return an empty table, for a batch that is planned but not run."""
         schema = from_arrow_schema(self._columns[name], prefer_timestamp_ntz=False)
-        return broadcast(spark.createDataFrame(spark.sparkContext.emptyRDD(), schema))
+        return broadcast(spark.createDataFrame([], schema))
 
-    def _result(
-        self, spark: SparkSession, events: DataFrame, tables: Mapping[str, DataFrame]
-    ) -> DataFrame:
-        room = _room(spark)
-        with _one_at_a_time, ExitStack() as views:
-            for name, rows in {EVENTS: events, **tables}.items():
-                _within(room, rows).createTempView(name)
-                views.callback(room.catalog.dropTempView, name)
-            return _within(spark, room.sql(self._query))
+
+def _field(table: str) -> str:
+    """Return a table's field in the text for Spark; no parameter of Spark has such a name."""
+    return f"table_{table.lower()}"
 
 
 class ConditionalSql(Wrapping):
@@ -159,33 +142,27 @@ def _fitted(rows: DataFrame, schema: pa.Schema) -> DataFrame:
     )
 
 
-_one_at_a_time = threading.Lock()
+class _BySession:
+    """A table as one DataFrame in each session: a session does not see views of another's rows.
+    Thread-safe."""
 
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._rows: dict[SparkSession, DataFrame] = {}
+        self._lock = threading.Lock()
 
-@cache
-def _room(spark: SparkSession) -> SparkSession:
-    """Return a session for the tables of one statement at a time."""
-    return spark.newSession()
-
-
-def _within(spark: SparkSession, rows: DataFrame) -> DataFrame:
-    """Return the same rows in another session of the same Spark."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    plan = rows._jdf.queryExecution().analyzed()
-    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-    return DataFrame(dataset, spark)
-
-
-def _in_spark(spark: SparkSession, table: pa.Table) -> DataFrame:
-    schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
-    return broadcast(spark.createDataFrame(table, schema))
+    def rows(self, spark: SparkSession) -> DataFrame:
+        with self._lock:
+            if spark not in self._rows:
+                schema = from_arrow_schema(self._table.schema, prefer_timestamp_ntz=False)
+                self._rows[spark] = broadcast(spark.createDataFrame(self._table, schema))
+            return self._rows[spark]
 
 
 def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
     """Return the events in Spark. If they come from Arrow, columns not ``used`` are null."""
     if not batch.in_arrow:
-        return batch.rows()
+        return batch.rows().where(lit(True))  # with a view of cached rows, Spark drops their cache
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
     rows = batch.arrow(ProjectStage(tuple(map(Column, used)), schema), schema).sql_input()
     fields = from_arrow_schema(batch.schema, prefer_timestamp_ntz=False)
@@ -197,43 +174,3 @@ def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
             for field in fields
         )
     )
-
-
-def _used(plan: Any) -> set[str] | None:
-    """Return the event columns that an optimised plan uses; None when it may use all of them."""
-    nodes = list(_nodes(plan))
-    if not plan.subqueriesAll().isEmpty() or any(
-        class_name(it) not in REFERRING.split() for it in nodes
-    ):
-        return None
-    read = {_id(column) for node in nodes for column in items(node.references().toSeq())}
-    read |= {_id(column) for column in items(plan.output())}
-    return {
-        str(column.name())
-        for node in nodes
-        if class_name(node) in CROSSINGS
-        for column in items(node.output())
-        if _id(column) in read
-    }
-
-
-def _in_place(plan: Any) -> bool:
-    """Whether a physical plan leaves each row in the partition of its event."""
-    kind = class_name(plan)
-    if kind == "AdaptiveSparkPlanExec":
-        return _in_place(plan.initialPlan())
-    if kind == "BroadcastExchangeExec":
-        return not any(class_name(node).removesuffix("Exec") in CROSSINGS for node in _nodes(plan))
-    return kind.removesuffix("Exec") in IN_PLACE.split() and all(
-        map(_in_place, items(plan.children()))
-    )
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in items(plan.children()):
-        yield from _nodes(child)
-
-
-def _id(column: Any) -> int:
-    return int(column.exprId().id())

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters import spark_errors
 from flumeng.filters.contract import Filter
 from flumeng.filters.expression_stages import Condition
 from flumeng.filters.options.where import Where
 
 
 class WhereFilter(Filter):
-    def __init__(self, options: Where) -> None:
-        self.condition = Condition(options.expression)
+    def __init__(self, options: Where, unless: str | None = None) -> None:
+        self.condition = Condition(options.expression, unless)
 
     def under(self, condition: str) -> WhereFilter:
         """Return a filter that also keeps the events for which ``condition`` is not true."""
-        text = self.condition.text
-        return WhereFilter(Where(f"coalesce(NOT ({condition}), true) OR ({text})"))
+        return WhereFilter(Where(self.condition.text), unless=condition)
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        stage = self.condition.stage(batch)
+        stage = self.condition.stage(batch.schema)
         if stage is not None:
             return batch.arrow(stage, batch.schema)
-        return batch.sql(lambda rows: rows.where(self.condition.text))
+        text = self.condition.for_spark(batch.schema)
+        with spark_errors.in_texts([(text, self.condition.text)], "where"):
+            return batch.sql(lambda rows: rows.where(text))

@@ -20,23 +20,27 @@ ROWS = pa.RecordBatch.from_pylist(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("severity <= 4", [0]),
-        ("Severity > -4 AND `app` <> ''", [0, 1]),
-        ("NOT (severity IS NULL AND app <> 'su')", [0, 1]),
-        ("NOT (severity IS NULL)", [0, 1]),
-        ("NOT (severity > 4 AND replayed)", [0, 2]),  # null and false is false
-        ("app IN ('su', 'x') OR app IS NULL", [0, 2]),
-        ("app NOT IN ('su')", [1]),
-        ("seq >= 1 AND seq < 2 OR replayed", [1]),
-        ("seq IN (1, 1099511627776)", [1, 2]),
-        ("attrs.k = 'v' OR attrs['k'] = 'w'", [0, 2]),
-        ("replayed = true", [1]),
-        ("severity = 1 OR severity = 2 OR severity = 3 OR severity = 4 OR severity = 5", [0, 1]),
-    ],
-)
+READ_WITHOUT_SPARK = {
+    "severity <= 4": [0],
+    "Severity > -4 AND `app` <> ''": [0, 1],
+    "NOT (severity IS NULL AND app <> 'su')": [0, 1],
+    "NOT (severity IS NULL)": [0, 1],
+    "NOT (severity > 4 AND replayed)": [0, 2],  # null and false is false
+    "app IN ('su', 'x') OR app IS NULL": [0, 2],
+    "app NOT IN ('su')": [1],
+    "seq >= 1 AND seq < 2 OR replayed": [1],
+    "seq IN (1, 1099511627776)": [1, 2],
+    "attrs.k = 'v' OR attrs['k'] = 'w'": [0, 2],
+    "replayed = true": [1],
+    "severity < 3000000000 AND severity IN (2, 3000000000)": [0],
+    "severity >= seq": [0, 1],
+    r"app = r'su' OR app = '\x63ron'": [0],
+    r"app IN ('\u0073u', 'it\'s')": [0],
+    "severity = 1 OR severity = 2 OR severity = 3 OR severity = 4 OR severity = 5": [0, 1],
+}
+
+
+@pytest.mark.parametrize(("text", "kept"), READ_WITHOUT_SPARK.items())
 def test_unambiguous_condition_is_read_from_its_text(text: str, kept: list[int]) -> None:
     stage = arrow_text.condition(SCHEMA, text)
     assert stage is not None
@@ -51,15 +55,10 @@ def test_unambiguous_condition_is_read_from_its_text(text: str, kept: list[int])
         "replayed",
         "severity <= '4'",
         "severity < 4.5",
-        "severity < 3000000000",
-        "severity IN (1, 3000000000)",
-        "severity < seq",
         "severity IN (1, NULL)",
         "severity <=> 1",
         "app = 1",
         "app = 'it''s'",
-        r"app = 'a\tb'",
-        "app = r'a'",
         "app LIKE 's%'",
         "lower(app) = 'su'",
         "body = 'x'",

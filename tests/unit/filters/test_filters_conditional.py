@@ -98,8 +98,10 @@ def test_the_condition_is_read_and_checked() -> None:
 
 
 def test_where_keeps_events_outside_its_condition() -> None:
-    under = WhereFilter(Where("a > 1")).under("b")
-    assert under.condition.text == "coalesce(NOT (b), true) OR (a > 1)"
+    under = WhereFilter(Where("n > 1")).under("n IS NULL")
+    assert under.condition.stage(BEFORE) is None
+    text = under.condition.for_spark(BEFORE)
+    assert text == "coalesce(NOT (`n` IS NULL), TRUE) OR (`n` > 1)"
 
 
 @pytest.mark.parametrize(
