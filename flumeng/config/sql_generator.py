@@ -74,13 +74,14 @@ class _Generator:
         if isinstance(node, exp.And | exp.Or):
             return f" {type(node).__name__.upper()} ".join(map(self._operand, _chain(node)))
         if isinstance(node, exp.Not) and isinstance(node.this, exp.Is):
-            of = node.this
-            return f"{self._operand(of.this)} IS NOT {self._operand(of.expression)}"
+            predicate = node.this
+            sides = self._operand(predicate.this), self._operand(predicate.expression)
+            return " IS NOT ".join(sides)
         if isinstance(node, exp.Not):
             return f"NOT {self._operand(node.this)}"
         if type(node) in _BINARY:
-            sides = f"{self._operand(node.this)} {_BINARY[type(node)]} "
-            made = sides + self._operand(node.expression)
+            sides = self._operand(node.this), self._operand(node.expression)
+            made = f" {_BINARY[type(node)]} ".join(sides)
             return f"NOT ({made})" if node.args.get("negate") else made
         if isinstance(node, exp.Neg):
             return f"-{self._operand(node.this)}"
@@ -89,8 +90,8 @@ class _Generator:
             return f"{self._operand(node.this)} BETWEEN {bounds[0]} AND {bounds[1]}"
         if isinstance(node, exp.In):
             query = node.args.get("query")
-            of = f"({self._list(node.expressions)})" if query is None else self._within(query)
-            return f"{self._operand(node.this)} IN {of}"
+            among = f"({self._list(node.expressions)})" if query is None else self._within(query)
+            return f"{self._operand(node.this)} IN {among}"
         if isinstance(node, exp.Exists):
             return f"EXISTS {self._within(node.this)}"
         if isinstance(node, exp.Window):

@@ -80,14 +80,13 @@ def _rows(node: Any, relations: Mapping[str, _Rows]) -> _Rows:
             hinted = rows is _Rows.TABLE  # Spark loses the hint for a part of WITH
             relations[part.alias.lower()] = _Rows.OTHER if hinted else rows
     rows = _rows(node.args["from_"].this, relations)
-    joins = node.args.get("joins") or ()
-    for join in joins:
+    for join in node.args.get("joins") or ():
         kind = join.kind.upper().replace("OUTER", "") or join.side.upper()
         pair = rows, _rows(join.this, relations)
         rows = _Rows.EVENTS if kind in _JOINS.get(pair, ()) else _Rows.OTHER
     if rows is _Rows.EVENTS:
         return _Rows.OTHER if _moves(node, relations) else rows
-    return _Rows.OTHER if _queries(node) or joins else rows
+    return _Rows.OTHER if _queries(node) else rows
 
 
 def _moves(select: exp.Select, relations: Mapping[str, _Rows]) -> bool:

@@ -67,6 +67,11 @@ def test_columns_of_events_that_a_statement_may_read(text: str, used: set[str] |
             "WITH e AS (SELECT * FROM events) " + JOINED.format("JOIN").replace("events e", "e"),
             True,
         ),
+        (
+            "SELECT e.seq FROM events e JOIN (SELECT host FROM hosts WHERE host IN (SELECT host "
+            "FROM events)) h ON e.host = h.host",
+            False,
+        ),
         (CHOSEN.format("host IN (SELECT host FROM hosts)"), True),
         (CHOSEN.format("host NOT IN (SELECT host FROM hosts) OR seq = 1"), True),
         (CHOSEN.format("NOT EXISTS (SELECT rack FROM hosts WHERE rack = 7)"), True),
