@@ -13,7 +13,9 @@ from typing import Any
 
 from flumeng.platform.errors import UserError
 
-_FROM_PLAN = re.compile(r"(?: SQLSTATE: \w+)?(?:; line \d+ pos \d+)?;?\s*$")
+_MESSAGE = re.compile(r"(.*?)(?:SQLSTATE: \w+.*)?$", re.DOTALL)
+"""An error's text as far as it is for people; a position in the generated text and the analysed
+plan may follow."""
 
 
 @contextmanager
@@ -26,8 +28,8 @@ def in_texts(texts: Sequence[tuple[str, str]], name: str) -> Iterator[None]:
     try:
         yield
     except AnalysisException as error:
-        lines = (error.getMessage() or str(error)).strip().splitlines()
-        message = _FROM_PLAN.sub("", lines[0]) if lines else type(error).__name__
+        found = _MESSAGE.match(error.getMessage() or str(error))
+        message = " ".join(found[1].split() if found else ()) or type(error).__name__
         raise UserError(f"{name}: {message}{_position(error, texts)}") from error
 
 

@@ -177,10 +177,10 @@ def test_job_properties_do_not_contain_the_readers_credentials(
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT seq FROM events WHERE seq IN (SELECT max(seq) FROM events)",
+        "SELECT seq FROM events WHERE seq IN (SELECT max(seq) AS last FROM events)",
         "SELECT max(seq) AS seq FROM events",
         "SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq DESC) AS n FROM events) "
-        "WHERE n = 1",
+        "AS numbered WHERE n = 1",
     ],
 )
 def test_result_of_a_statement_is_not_reused_by_the_next_batch(
@@ -195,7 +195,7 @@ def test_existence_subquery_is_computed_for_each_batch(
     spark: SparkSession, tmp_path: Path, write: Write
 ) -> None:
     """Spark computes that before all else, and its answer is in the plan."""
-    query = "SELECT seq FROM events WHERE EXISTS (SELECT 1 FROM events WHERE seq = 25)"
+    query = "SELECT seq FROM events WHERE EXISTS (SELECT 1 AS one FROM events WHERE seq = 25)"
     pipeline = build(spark, tmp_path, f"sql: '{query}'")
     found = [seqs(write(pipeline, *ends)) for ends in ((0, 20), (20, 40), (5, 9))]
     assert found == [[], list(range(20, 40)), []]

@@ -6,7 +6,6 @@ Nothing runs and no secret is read. Spark starts only when a filter asks for its
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,8 +41,6 @@ Engine = Literal["arrow", "spark", "writer", "function", "unknown"]
 """*arrow*: a Python function over Arrow batches. *spark*: Spark SQL in the JVM. *writer*: Spark's
 own writer. *function*: a user's function in the driver. *unknown*: only Spark knows."""
 DEAD_LETTERS = "dead_letters"
-MESSAGE = re.compile(r"\[[A-Z_.]+\] .*?SQLSTATE: \w+(?:\W+line \d+,? pos \d+\)?)?", re.DOTALL)
-"""An error's text of Spark as far as it is for people; the analysed plan follows it."""
 
 
 class NoJavaError(UserError):
@@ -163,7 +160,7 @@ class _Planning:
         except NoJavaError as error:
             return BatchPlan(first, self._notes, (), str(error))
         except PySparkException as error:
-            raise _refused("the flow", error) from error
+            raise one_line(error) from error
         return BatchPlan(first, self._notes, runs)
 
     def _step(self, part: Component[FilterOptions], place: str) -> Step:
@@ -181,8 +178,9 @@ class _Planning:
         batch.crossed.clear()
         try:
             after = cast("Planned", inner.apply(batch))
-        except PySparkException as error:
-            raise _refused(place, error) from error
+        except UserError as error:
+            name = place.rpartition(".")[2]
+            raise UserError(f"{place}: {str(error).removeprefix(f'{name}: ')}") from error
         self._notes[place] = Note(batch, after, tuple(batch.crossed))
         return after
 
@@ -199,14 +197,6 @@ class _Planning:
         stage = ToDeadLetters(path, 0, identified, on_error.reasons)
         schema = dead_letters.schema_of_dead_letters(batch.schema, identified=identified)
         return Leaf(number, self._to_sink(batch.arrow(stage, schema), number))
-
-
-def _refused(place: str, error: PySparkException) -> UserError:
-    """Return Spark's whole message in one line, with the position if it has one."""
-    found = MESSAGE.search(str(error))
-    return UserError(
-        f"{place}: Spark refuses it: {' '.join(found[0].split()) if found else one_line(error)}"
-    )
 
 
 def _sink(part: Component[SinkOptions], flow: str) -> Any:
