@@ -178,6 +178,8 @@ class _Planning:
         batch.crossed.clear()
         try:
             after = cast("Planned", inner.apply(batch))
+        except NoJavaError:
+            raise
         except UserError as error:
             name = place.rpartition(".")[2]
             raise UserError(f"{place}: {str(error).removeprefix(f'{name}: ')}") from error

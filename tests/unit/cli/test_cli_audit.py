@@ -36,7 +36,7 @@ SIGN = ("a", "", 0.0)
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
-    "flow:counters", "flow:dead:list", "flow:dead:show", "flow:graph", "flow:lag",
+    "flow:counters", "flow:dead:list", "flow:dead:show", "flow:explain", "flow:graph", "flow:lag",
     "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
     "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
     "cursor:list", "queue:list", "queue:show",
