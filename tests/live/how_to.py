@@ -23,6 +23,7 @@ from tests.testkit.waiting import wait_for
 TOP = Path(__file__).parents[2]
 PAGES = TOP / "docs" / "how-to"
 COMMAND_SECONDS = 240.0
+AGAIN_SECONDS = 60.0
 FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = (
     (r"\b[\w~-]+\.[\w-]+\.\d+\.[0-9a-f]{4,}\b", r"[\w~.-]+"),  # a journal
@@ -181,7 +182,7 @@ class HowTo:
             )
 
         if again:
-            wait_for(is_right, where)
+            wait_for(is_right, where, seconds=AGAIN_SECONDS)
         else:
             is_right()
         assert self.shell.code == code, where()

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NotEmptyError
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.how_to import TOP
 from tests.live.how_to_hosts import HERE, Hosts
 from tests.live.receiver import Receiver
@@ -68,7 +68,6 @@ def test_drain_a_node(hosts: Hosts, server: Receiver, tmp_path: Path) -> None:
     hosts.node("n2", "--label", "role=web", unit=HERE)
     hosts.apply(web(http(server)), tmp_path)
     wait_for(lambda: hosts.unacked() == EVENTS, "not all events arrive")
-    hosts.run("task", "move", "web/collect.0", "n2")
     with hosts.page("drain-a-node", tmp_path, NODE="n2") as page:
         page.run("flumeng node drain NODE --dry-run")
         page.run('flumeng node drain NODE --reason "old disk"', again=True)
@@ -102,6 +101,8 @@ def test_maintenance(hosts: Hosts, tmp_path: Path) -> None:
         page.run("flumeng cluster set grace_seconds 120")
         page.run("flumeng task wait --active")
         (tmp_path / "deploy.flumeng").write_text(page.text_of("text", 1))
+        page.run("flumeng shell -c")
+        hosts.command("flow", "resume", "web")
         page.rest()
 
 
@@ -287,8 +288,7 @@ def test_unreadable_record(hosts: Hosts, tmp_path: Path) -> None:
     hosts.node("n2", "--label", "role=web")
     hosts.apply(web(), tmp_path)
     with hosts.page("unreadable-record", tmp_path) as page:
-        with contextlib.closing(connect(hosts.zk)) as store:
-            spoil(store)
+        spoil(hosts)
         page.run("flumeng status", code=1)
         page.run("flumeng schema verify ", code=1)
         page.run("flumeng schema export")
@@ -296,9 +296,16 @@ def test_unreadable_record(hosts: Hosts, tmp_path: Path) -> None:
         page.rest()
 
 
-def spoil(store: Store) -> None:
+def spoil(hosts: Hosts) -> None:
     """Write a plan that is not JSON, and a journal of a flow that is not there."""
-    raise NotImplementedError
+    client = KazooClient(hosts.zk)
+    client.start()
+    client.set("/flows/web/plan", b"edited by hand: \xff")
+    (journal,) = hosts.journals()
+    record, _ = client.get(f"/journals/{journal}")
+    client.create("/journals/old.n2.0.5f2a0000", record.replace(b'"web"', b'"old"'))
+    client.stop()
+    client.close()
 
 
 def test_upgrade(hosts: Hosts, tmp_path: Path) -> None:
@@ -408,3 +415,50 @@ def in_sync(hosts: Hosts, flow: str = "web") -> list[str]:
     return [
         name for row in rows if row["journal"].startswith(f"{flow}.") for name in row["in_sync"]
     ]
+
+
+def test_back_up_and_restore(tmp_path: Path) -> None:
+    """ZooKeeper is lost, and with it the record of a journal that the last export lacks."""
+    hosts = Hosts(tmp_path / "hosts")
+    hosts.folder.mkdir()
+    try:
+        hosts.start()
+        for name in ("n3", "n4"):
+            hosts.node(name, "--role", "replica", "--role", "ingest")
+        text = web(more="durability: replicated\nreplicas: {copies: 2, min_in_sync: 1}")
+        hosts.apply(text, tmp_path)
+        values = {"zk9:2181/new": f"{hosts.zk}-new"}
+        with hosts.page("back-up-and-restore", tmp_path, **values) as page:
+            page.run("flumeng schema export")
+            page.run("flumeng schema import")
+            hosts.command("node", "label", "n3", "role=web")
+            wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4"}, "no replica is in sync")
+            wait_for(lambda: hosts.unacked() == 0, "not all is delivered")
+            (journal,) = hosts.journals()
+            hosts.units.stop("node-n3", signal.SIGKILL)
+            forget(hosts)
+            hosts.command("schema", "import", tmp_path / "cluster.json")
+            page.run("flumeng ack advance --all --dry-run")
+            page.run("flumeng ack advance --all --reason", typed="y\n")
+            wait_for(lambda: journal in hosts.run("status").stdout, "status does not name it")
+            page.run("flumeng journal promote", typed="y\n", JOURNAL=journal, NODE="n4")
+            page.run("flumeng schema verify", again=True)
+            page.run("flumeng status", code=1)
+    finally:
+        hosts.stop()
+
+
+def forget(hosts: Hosts) -> None:
+    """Remove the whole tree of the cluster."""
+    server, _, chroot = hosts.zk.partition("/")
+    client = KazooClient(server)
+    client.start()
+    wait_for(lambda: _removed(client, f"/{chroot}"), "sessions write into the tree")
+    client.stop()
+    client.close()
+
+
+def _removed(client: KazooClient, path: str) -> bool:
+    with contextlib.suppress(NotEmptyError):
+        client.delete(path, recursive=True)
+    return client.exists(path) is None
