@@ -96,11 +96,6 @@ class Hosts:
         found = [row["unacked"] for row in rows if row["journal"].startswith(f"{flow}.")]
         return -1 if None in found else sum(found)
 
-    @staticmethod
-    def rows(folder: Path) -> int:
-        """The lines of all files of JSON below a folder."""
-        return sum(len(file.read_text().splitlines()) for file in folder.rglob("*.json"))
-
     def page(self, name: str, folder: Path, **values: object) -> HowTo:
         page = HowTo(name, folder, {"FLUMENG_ZK": self.zk}, values)
         self.units.install(page.bin)

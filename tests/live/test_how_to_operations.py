@@ -38,6 +38,12 @@ def web(sink: str = "noop", more: str = "", events: int = EVENTS) -> str:
     return WEB.format(sink=sink, more=more, events=events)
 
 
+def objects(folder: Path) -> str:
+    """A flow that reads the files in ``in``."""
+    source = f'objects: {{paths: ["{folder}/in/*"], shared: true, discovery_seconds: 0.5}}'
+    return f"flow: orders\nsources: [{source}]\nsinks: [noop]\n"
+
+
 @pytest.fixture(scope="module")
 def hosts_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     hosts = Hosts(tmp_path_factory.mktemp("hosts"))
@@ -111,6 +117,7 @@ def test_change_a_flow(hosts: Hosts, tmp_path: Path) -> None:
     good = (TOP / "conf" / "flows" / "web-logs.yaml").read_text()
     good = good.replace("0.0.0.0:5514", f"127.0.0.1:{free_port()}").replace("tasks: 4", "tasks: 1")
     good = good.replace("{role: spark}", "{}").replace("s3a://lake", f"{tmp_path}/lake")
+    good = good.replace("format: parquet", "shared: true")
     file = tmp_path / "web-logs.yaml"
     for revision in range(1, 5):
         hosts.apply(f"{good}# {revision}\n", tmp_path, file.name)
@@ -156,7 +163,7 @@ def test_scale_a_flow(hosts: Hosts, tmp_path: Path) -> None:
         file.write_text(text + page.text_of("yaml"))
         page.run("flumeng flow apply web.yaml --dry-run")
         page.run("flumeng flow apply web.yaml --reason")
-        hosts.apply(text + page.text_of("yaml", 1), tmp_path)
+        hosts.apply(objects(tmp_path) + page.text_of("yaml", 1), tmp_path, "orders.yaml")
         hosts.apply(text, tmp_path)
         hosts.command("task", "wait", "--active", "--timeout", "120")
         page.rest()
@@ -165,7 +172,7 @@ def test_scale_a_flow(hosts: Hosts, tmp_path: Path) -> None:
 def test_damaged_journal(hosts: Hosts, tmp_path: Path) -> None:
     data = hosts.node("n2", "--label", "role=web", unit=HERE)
     lake = tmp_path / "lake"
-    hosts.apply(web(f'files: {{path: "{lake}"}}', "journal: {max_bytes: 8 MiB}"), tmp_path)
+    hosts.apply(web(f'files: {{path: "{lake}", shared: true}}', "journal: {max_bytes: 16 MiB}"), tmp_path)
     hosts.command("flow", "pause", "web")
     wait_for(lambda: hosts.unacked() == EVENTS, "not all events arrive")
     (journal,) = hosts.journals()
@@ -200,10 +207,11 @@ def test_dead_letters(hosts: Hosts, tmp_path: Path) -> None:
     hosts.node("n2", "--label", "role=web")
     wrong = 'filters: [{parse: {format: json, schema: "n BIGINT"}, on_error: dead-letter}]\n'
     right = "filters: [{parse: {format: regex, pattern: '^1 (?P<n>.*)'}, on_error: dead-letter}]\n"
-    dead = f"dead_letters: {{files: {{path: {tmp_path}/dead, format: json}}}}\n"
-    lake = f'files: {{path: "{tmp_path}/lake"}}'
+    dead = f"dead_letters: {{files: {{path: {tmp_path}/dead, format: json, shared: true}}}}\n"
+    lake = f'files: {{path: "{tmp_path}/lake", shared: true}}'
     hosts.apply(web(lake, dead + wrong), tmp_path)
-    wait_for(lambda: hosts.unacked() == 0 and hosts.rows(tmp_path / "dead"), "no dead letters")
+    wait_for(lambda: any((tmp_path / "dead").glob("part-*")), "there are no dead letters")
+    wait_for(lambda: hosts.unacked() == 0, "not all events are acked")
     hosts.apply(web(lake, dead + right), tmp_path)
     values = {"/data/dead/web": f"{tmp_path}/dead", "2026-11-23T00:00:00Z": "2026-01-01T00:00:00Z"}
     with hosts.page("dead-letters", tmp_path, **values) as page:
@@ -254,11 +262,9 @@ def test_read_again(hosts: Hosts, tmp_path: Path) -> None:
     hosts.node("n2", "--label", "role=web")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.log").write_text("line\n" * EVENTS)
-    source = f'objects: {{paths: ["{tmp_path}/in/*"], shared: true, discovery_seconds: 0.5}}'
-    text = f"flow: orders\nsources: [{source}]\nsinks: [noop]\n"
     values = {"2026-11-23T09:00:00Z": "2026-01-01T00:00:00Z"}
     with hosts.page("read-again", tmp_path, **values) as page:
-        hosts.apply(text, tmp_path)
+        hosts.apply(objects(tmp_path), tmp_path)
         page.run("flumeng flow backfill", again=True)
         page.run("flumeng flow backfill")
         page.run("flumeng flow wait")
