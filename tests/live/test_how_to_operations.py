@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -172,7 +172,9 @@ def test_scale_a_flow(hosts: Hosts, tmp_path: Path) -> None:
 def test_damaged_journal(hosts: Hosts, tmp_path: Path) -> None:
     data = hosts.node("n2", "--label", "role=web", unit=HERE)
     lake = tmp_path / "lake"
-    hosts.apply(web(f'files: {{path: "{lake}", shared: true}}', "journal: {max_bytes: 16 MiB}"), tmp_path)
+    hosts.apply(
+        web(f'files: {{path: "{lake}", shared: true}}', "journal: {max_bytes: 16 MiB}"), tmp_path
+    )
     hosts.command("flow", "pause", "web")
     wait_for(lambda: hosts.unacked() == EVENTS, "not all events arrive")
     (journal,) = hosts.journals()
@@ -226,30 +228,36 @@ def test_dead_letters(hosts: Hosts, tmp_path: Path) -> None:
         page.rest()
 
 
-def test_batch_that_cannot_finish(hosts: Hosts, tmp_path: Path) -> None:
-    """Files cannot be moved into place, and are lost then; after that a table cannot be written."""
+def test_batch_that_cannot_finish(hosts: Hosts, server: Receiver, tmp_path: Path) -> None:
+    """Files cannot be moved into place, and are lost then; after that a server is away."""
     hosts.node("n2", "--label", "role=web")
-    lake, table = tmp_path / "lake", tmp_path / "table"
-    text = web(f'files: {{path: "{lake}/dt=1", shared: true}}', "delivery: exactly-once")
-    values: dict[str, object] = {"NODE": "n2"}
-    with hosts.page("batch-that-cannot-finish", tmp_path, **values) as page:
-        lake.mkdir()
-        (lake / "dt=1").write_text("a file where a directory is to be")
-        hosts.apply(text, tmp_path)
-        page.run("flumeng task list")
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    days = [lake / f"dt={datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}" for days in (0, 1)]
+    for day in days:
+        day.write_text("a file where a directory is to be")
+    exactly = "delivery: exactly-once"
+    sink = f'files: {{path: "{lake}/dt=%Y-%m-%d", shared: true}}'
+    hosts.apply(web(sink, exactly), tmp_path, runs=False)
+    with hosts.page("batch-that-cannot-finish", tmp_path, NODE="n2") as page:
         wait_for(lambda: commits(hosts), "no commit stays")
-        for file in lake.rglob("_flumeng/**/*.parquet"):
+        page.run("flumeng task list")
+        for file in lake.rglob("*.parquet"):
             file.unlink()
-        (lake / "dt=1").unlink()
         page.run("flumeng ack commits web  ")
         page.run("flumeng ack commits web --json")
         (commit,) = commits(hosts)
         page.run("flumeng ack drop web COMMIT", typed="y\n", COMMIT=commit)
-        table.write_text("a file where a table is to be")
-        hosts.apply(web(f'delta: {{path: "{table}"}}', "delivery: exactly-once"), tmp_path)
+        for day in days:
+            day.unlink()
+        hosts.command("flow", "delete", "web", "--discard", "--yes", "--wait")
+        hosts.apply(web(http(server), exactly), tmp_path, runs=False)
+        wait_for(
+            lambda: json.loads(hosts.command("ack", "intents", "--json")), "no batch is decided"
+        )
         page.run("flumeng ack intents web")
         page.run("flumeng ack drop web collect.0", typed="y\n")
-        table.unlink()
+        server.start()
         page.rest()
 
 
