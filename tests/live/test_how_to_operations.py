@@ -286,7 +286,7 @@ def test_look_at_a_cluster(hosts: Hosts, tmp_path: Path) -> None:
     hosts.master("flumeng-master-2")
     hosts.node("n2", "--label", "role=web", "--role", "ingest")
     port = free_port()
-    hosts.apply(web(f'elasticsearch: {{url: "http://127.0.0.1:{port}", index: web}}'), tmp_path)
+    hosts.apply(web(f'elasticsearch: {{hosts: ["http://127.0.0.1:{port}"], index: web}}'), tmp_path)
     values = {"FLOW": "web", "TASK": "collect.0", "NODE": "n2", "search:9200": f"127.0.0.1:{port}"}
     with hosts.page("look-at-a-cluster", tmp_path, **values) as page:
         page.run("flumeng status  ", code=1, again=True)
@@ -305,7 +305,7 @@ def test_unreadable_record(hosts: Hosts, tmp_path: Path) -> None:
         spoil(hosts)
         page.run("flumeng status", code=1)
         page.run("flumeng schema verify ", code=1)
-        page.run("flumeng schema export")
+        page.run("flumeng schema verify --json", code=1)
         page.run("flumeng schema verify --fix", typed="y\n")
         page.rest()
 
