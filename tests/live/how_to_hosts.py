@@ -103,8 +103,9 @@ class Hosts:
         return page
 
     def clean(self) -> None:
-        """Delete all flows, and all nodes but n1."""
+        """Delete all flows, and all nodes but n1, and stop all masters but the first."""
         self.run("cluster", "maintenance", "off")
+        self.run("schema", "verify", "--fix", "--yes")
 
         def are_gone() -> bool:
             flows = [row["flow"] for row in json.loads(self.command("flow", "list", "--json"))]
@@ -113,6 +114,9 @@ class Hosts:
             return not flows
 
         wait_for(are_gone, "flows stay")
+        for unit in self.units.names:
+            if unit.startswith("flumeng-master-"):
+                self.units.stop(unit)
         for name in [name for name in self._nodes if name != "n1"]:
             self.units.stop(self._nodes.pop(name))
             wait_for(lambda name=name: not self.is_live(name), f"{name} is live")  # type: ignore[misc]

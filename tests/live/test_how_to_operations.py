@@ -84,17 +84,6 @@ def test_drain_a_node(hosts: Hosts, server: Receiver, tmp_path: Path) -> None:
         assert "n2" not in page.run("flumeng node list")
 
 
-def test_delete_a_flow(hosts: Hosts, tmp_path: Path) -> None:
-    hosts.node("n2", "--label", "role=web")
-    file = hosts.apply(web(), tmp_path)
-    with hosts.page("delete-a-flow", tmp_path) as page:
-        page.run("flumeng cursor list web")
-        page.run("flumeng flow delete web --reason")
-        hosts.apply(file.read_text(), tmp_path)
-        page.run("flumeng flow delete web --discard", typed="y\n")
-        page.rest()
-
-
 def test_maintenance(hosts: Hosts, tmp_path: Path) -> None:
     hosts.node("n2", "--label", "role=web")
     hosts.node("old-host")
