@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.live.how_to import HowTo
 from tests.live.one_host import FLUMENG
@@ -55,8 +56,7 @@ class Hosts:
         return data
 
     def is_live(self, name: str) -> bool:
-        rows = json.loads(self.command("node", "list", "--json"))
-        return any(row["live"] for row in rows if row["node"] == name)
+        return any(row["live"] for row in self._rows("node") if row["node"] == name)
 
     def apply(self, text: str, folder: Path, file: str = "web.yaml", *, runs: bool = True) -> Path:
         """Apply a flow, and wait until it ``runs``."""
@@ -88,12 +88,12 @@ class Hosts:
         return done.stdout
 
     def journals(self, flow: str = "web") -> list[str]:
-        rows = json.loads(self.command("journal", "list", "--json"))
-        return sorted(row["journal"] for row in rows if row["journal"].startswith(f"{flow}."))
+        names = (row["journal"] for row in self._rows("journal"))
+        return sorted(name for name in names if name.startswith(f"{flow}."))
 
     def unacked(self, flow: str = "web") -> int:
         """Events in journals that the sinks do not have; -1 while a node does not answer."""
-        rows = json.loads(self.command("journal", "list", "--json"))
+        rows = self._rows("journal")
         found = [row["unacked"] for row in rows if row["journal"].startswith(f"{flow}.")]
         return -1 if None in found else sum(found)
 
@@ -108,7 +108,7 @@ class Hosts:
         self.run("schema", "verify", "--fix", "--yes")
 
         def are_gone() -> bool:
-            flows = [row["flow"] for row in json.loads(self.command("flow", "list", "--json"))]
+            flows = [row["flow"] for row in self._rows("flow")]
             for flow in flows:
                 self.run("flow", "delete", flow, "--discard", "--yes")
             return not flows
@@ -117,7 +117,13 @@ class Hosts:
         for unit in self.units.names:
             if unit.startswith("flumeng-master-"):
                 self.units.stop(unit)
-        for name in [name for name in self._nodes if name != "n1"]:
-            self.units.stop(self._nodes.pop(name))
+        for name in {row["node"] for row in self._rows("node")} - {"n1"}:
+            if name in self._nodes:
+                self.units.stop(self._nodes.pop(name))
             wait_for(lambda name=name: not self.is_live(name), f"{name} is live")  # type: ignore[misc]
             self.run("node", "decommission", name, "--discard", "--yes")
+
+    def _rows(self, kind: str) -> list[dict[str, Any]]:
+        """What ``flumeng KIND list`` has."""
+        rows: list[dict[str, Any]] = json.loads(self.command(kind, "list", "--json"))
+        return rows
