@@ -190,10 +190,10 @@ class HowTo:
             self._printed[one.line] = f"{self._printed.get(one.line, '')}{printed}\n"
         return printed
 
-    def rest(self, **values: object) -> None:
+    def rest(self) -> None:
         """Run all commands that are left, in the order of the page."""
         while self._left:
-            self.run(self._left[0].text, **values)  # type: ignore[arg-type]
+            self.run(self._left[0].text)
 
     def begin(self, start: str, **values: object) -> Path:
         """Run a command that goes on, such as a daemon, in the background until the page ends.

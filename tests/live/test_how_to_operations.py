@@ -385,13 +385,13 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
         page.run("flumeng node decommission", NODE="n2", typed="y\n")
         replicated(hosts, tmp_path)
         (journal,) = hosts.journals()
-        values: dict[str, object] = {"JOURNAL": journal}
-        page.run("flumeng journal add-replica", NODE="n5", **values)
+        page.values["JOURNAL"] = journal
+        page.run("flumeng journal add-replica", NODE="n5")
         wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4", "n5"}, "a replica stays behind")
-        page.run("flumeng journal move", OLD="n5", NODE="n6", **values)
+        page.run("flumeng journal move", OLD="n5", NODE="n6")
         wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4", "n6"}, "the replica does not move")
-        page.run("flumeng journal drop-replica", NODE="n6", **values)
-        page.run("flumeng journal promote", NODE="n4", **values)
+        page.run("flumeng journal drop-replica", NODE="n6")
+        page.run("flumeng journal promote", NODE="n4")
         page.rest()
 
 
