@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,10 +16,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NotEmptyError
 
 from flumeng.agent.standalone.embedded import free_port
-from tests.live.how_to import TOP
+from tests.live.how_to import COMMAND_SECONDS, TOP
 from tests.live.how_to_hosts import HERE, Hosts
 from tests.live.receiver import Receiver
-from tests.testkit.waiting import wait_for
+from tests.testkit.waiting import retry, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -162,7 +163,8 @@ def test_scale_a_flow(hosts: Hosts, tmp_path: Path) -> None:
 
 def test_damaged_journal(hosts: Hosts, server: Receiver, tmp_path: Path) -> None:
     data = hosts.node("n2", "--label", "role=web", unit=HERE)
-    hosts.apply(web(http(server)), tmp_path)
+    in_frames = web(http(server)).replace("events_per_second: 0", "events_per_second: 1000")
+    hosts.apply(in_frames, tmp_path)
     wait_for(lambda: hosts.unacked() == EVENTS, "not all events arrive")
     (journal,) = hosts.journals()
     directory = data / "journals" / journal.split(".")[2] / journal
@@ -170,22 +172,29 @@ def test_damaged_journal(hosts: Hosts, server: Receiver, tmp_path: Path) -> None
         hosts.units.stop(HERE)
         damage(directory)
         hosts.units.start(HERE)
+        wait_for(lambda: journal in hosts.run("status").stdout, "status does not name it")
         page.run("flumeng status", code=1)
         page.run("flumeng journal verify DIR", code=1)
         page.run("systemctl stop flumeng-node")
         page.run("flumeng journal repair DIR ")
         hosts.units.start(HERE)
+        wait_for(lambda: "stops at" in hosts.command("journal", "list"), "no reader stops")
         hosts.units.stop(HERE)
         page.run("flumeng journal repair DIR --accept-loss")
         hosts.units.start(HERE)
-        page.run("flumeng journal list", again=True)
+        wait_for(lambda: " lost" in hosts.command("journal", "list"), "no loss is shown")
+        assert "closed, " in page.run("flumeng journal list")
+        server.start()
+        wait_for(lambda: hosts.unacked() == 0, "intact events are not delivered")
 
 
 def damage(directory: Path) -> None:
-    """Change a byte in the middle of the last segment."""
+    """Change a byte of an event in the middle, and leave what recovery from a crash leaves."""
     segment = max(directory.glob("*.segment"))
+    (directory / f"{segment.name}.64.broken").touch()
     data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 0xFF
+    frames = [at for at in range(0, len(data), 64) if data[at : at + 4] == b"FLFR"]
+    data[frames[len(frames) // 2] + 200] ^= 1
     segment.write_bytes(data)
 
 
@@ -195,7 +204,8 @@ def test_dead_letters(hosts: Hosts, tmp_path: Path) -> None:
     right = "filters: [{parse: {format: regex, pattern: '^1 (?P<n>.*)'}, on_error: dead-letter}]\n"
     dead = f"dead_letters: {{files: {{path: {tmp_path}/dead, format: json, shared: true}}}}\n"
     lake = f'files: {{path: "{tmp_path}/lake", shared: true}}'
-    hosts.apply(web(lake, dead + wrong), tmp_path)
+    in_three = web(lake, dead + wrong).replace("seconds: 0.3", "seconds: 0.3, events: 400")
+    hosts.apply(in_three, tmp_path)
     wait_for(lambda: any((tmp_path / "dead").glob("part-*")), "there are no dead letters")
     wait_for(lambda: hosts.unacked() == 0, "not all events are acked")
     hosts.apply(web(lake, dead + right), tmp_path)
@@ -246,7 +256,7 @@ def test_batch_that_cannot_finish(hosts: Hosts, server: Receiver, tmp_path: Path
 
 
 def commits(hosts: Hosts) -> list[str]:
-    return [row["commit"] for row in json.loads(hosts.command("ack", "commits", "web", "--json"))]
+    return [row["name"] for row in json.loads(hosts.command("ack", "commits", "web", "--json"))]
 
 
 def test_read_again(hosts: Hosts, tmp_path: Path) -> None:
@@ -267,18 +277,26 @@ def test_read_again(hosts: Hosts, tmp_path: Path) -> None:
 
 
 def test_look_at_a_cluster(hosts: Hosts, tmp_path: Path) -> None:
+    """The sink of a flow is away, while more and more events wait; later all are delivered."""
     hosts.master("flumeng-master-2")
     hosts.node("n2", "--label", "role=web", "--role", "ingest")
     port = free_port()
-    hosts.apply(web(f'elasticsearch: {{hosts: ["http://127.0.0.1:{port}"], index: web}}'), tmp_path)
-    values = {"FLOW": "web", "TASK": "collect.0", "NODE": "n2", "search:9200": f"127.0.0.1:{port}"}
+    text = web(f'elasticsearch: {{hosts: ["http://127.0.0.1:{port}"], index: web}}', events=0)
+    hosts.apply(text.replace("events_per_second: 0", "events_per_second: 20"), tmp_path)
+    values = {"FLOW": "web", "TASK": "collect.0", "NODE": "n2"}
+    (tmp_path / "sites.yaml").write_text(
+        "{inventory: one, sites: {here: {zookeeper: ZK}}, waves: [{wave: all, sites: [here]}]}"
+        .replace("ZK", f'"{hosts.zk}"')
+    )
     with hosts.page("look-at-a-cluster", tmp_path, **values) as page:
+        wait_for(lambda: ", growing" in hosts.run("status").stdout, "the lag does not grow")
         page.run("flumeng status  ", code=1, again=True)
         page.run("flumeng flow show")
         page.run("flumeng flow lag")
         page.run("flumeng task list FLOW")
         page.run("flumeng node story")
-        page.run("flumeng top")
+        hosts.apply(web(events=0), tmp_path)
+        page.shell.run(f"export FLUMENG_INVENTORY={tmp_path}", COMMAND_SECONDS)
         page.rest()
 
 
@@ -334,43 +352,44 @@ def test_monitor(hosts: Hosts, tmp_path: Path) -> None:
         page.run("curl -s http://10.0.0.7:9464/readyz", again=True)
         page.run("curl -s http://10.0.0.7:9464/healthz")
         page.run("curl -s http://10.0.0.7:9464/metrics | grep flumeng_child_up", again=True)
-        page.excuse("promtool", "test_alerts.py parses the rules; promtool comes with Prometheus")
+        page.excuse("promtool", "test_metrics_conf.py parses the rules; Prometheus is not here")
         page.rest()
 
 
 def test_watch_events(hosts: Hosts, tmp_path: Path) -> None:
     hosts.node("n2", "--label", "role=web")
+    port = free_port()
     text = web(more='filters: [parse: {format: syslog}, where: "severity <= 4"]', events=0)
-    text = text.replace("flow: web", "flow: web-logs")
-    text = text.replace(
-        "generate: {events_per_second: 0, count: 0}", f"tail: {{paths: [{tmp_path}/log]}}"
+    text = text.replace("flow: web", "flow: web-logs").replace(
+        "generate: {events_per_second: 0, count: 0}",
+        f'syslog: {{listen: "127.0.0.1:{port}", protocol: tcp}}',
     )
     hosts.apply(text, tmp_path)
-    (tmp_path / "log").touch()
-    with hosts.page("watch-events", tmp_path) as page, writing(tmp_path / "log"):
+    with hosts.page("watch-events", tmp_path) as page, sending(port):
         page.run("flumeng flow graph")
         page.run("flumeng flow counters")
         page.run("flumeng flow tap")
 
 
 @contextlib.contextmanager
-def writing(file: Path) -> Iterator[None]:
+def sending(port: int) -> Iterator[None]:
     """Lines of syslog arrive all the time."""
     done = threading.Event()
+    connection = retry(lambda: socket.create_connection(("127.0.0.1", port)), OSError)
 
-    def write() -> None:
-        while not done.wait(0.05):
-            with file.open("a") as log:
+    def send() -> None:
+        with connection:
+            while not done.wait(0.05):
                 now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                log.write(f"<11>1 {now} web2 su - - - login 15619\n")
+                connection.sendall(f"<11>1 {now} web2 su - - - login 15619\n".encode())
 
-    writer = threading.Thread(target=write)
-    writer.start()
+    sender = threading.Thread(target=send)
+    sender.start()
     try:
         yield
     finally:
         done.set()
-        writer.join()
+        sender.join()
 
 
 def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> None:
