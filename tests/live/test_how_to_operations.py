@@ -284,10 +284,9 @@ def test_look_at_a_cluster(hosts: Hosts, tmp_path: Path) -> None:
     text = web(f'elasticsearch: {{hosts: ["http://127.0.0.1:{port}"], index: web}}', events=0)
     hosts.apply(text.replace("events_per_second: 0", "events_per_second: 20"), tmp_path)
     values = {"FLOW": "web", "TASK": "collect.0", "NODE": "n2"}
-    (tmp_path / "sites.yaml").write_text(
-        "{inventory: one, sites: {here: {zookeeper: ZK}}, waves: [{wave: all, sites: [here]}]}"
-        .replace("ZK", f'"{hosts.zk}"')
-    )
+    sites = f'sites: {{here: {{zookeeper: "{hosts.zk}"}}}}'
+    waves = "waves: [{wave: all, sites: [here]}]"
+    (tmp_path / "sites.yaml").write_text(f"{{inventory: one, {sites}, {waves}}}")
     with hosts.page("look-at-a-cluster", tmp_path, **values) as page:
         wait_for(lambda: ", growing" in hosts.run("status").stdout, "the lag does not grow")
         page.run("flumeng status  ", code=1, again=True)
@@ -411,7 +410,15 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
         wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4", "n6"}, "the replica does not move")
         page.run("flumeng journal drop-replica", NODE="n6")
         page.run("flumeng journal promote", NODE="n4")
-        page.rest()
+        wait_for(lambda: primary(hosts) == "n4", "it does not lead")
+        hosts.units.stop("node-n3", signal.SIGKILL)
+        wait_for(lambda: in_sync(hosts) == ["n4"], "a lost replica stays in sync")
+        hosts.units.stop("node-n4", signal.SIGKILL)
+        hosts.units.start("node-n3")
+        wait_for(lambda: hosts.is_live("n3") and not hosts.is_live("n4"), "n3 is not alone")
+        page.run("flumeng journal promote", typed="y\n", NODE="n3")
+        hosts.units.start("node-n4")
+        page.run("flumeng status", again=True)
 
 
 def replicated(hosts: Hosts, folder: Path) -> None:
@@ -426,12 +433,16 @@ def replicated(hosts: Hosts, folder: Path) -> None:
         hosts.node(name, "--role", "replica")
 
 
-def in_sync(hosts: Hosts, flow: str = "web") -> list[str]:
-    """The nodes in sync of the flow's journal."""
+def in_sync(hosts: Hosts) -> list[str]:
+    """The nodes in sync of all journals."""
     rows = json.loads(hosts.command("journal", "list", "--json"))
-    return [
-        name for row in rows if row["journal"].startswith(f"{flow}.") for name in row["in_sync"]
-    ]
+    return [name for row in rows for name in row["in_sync"]]
+
+
+def primary(hosts: Hosts) -> str:
+    """The node that leads the only journal."""
+    (row,) = json.loads(hosts.command("journal", "list", "--json"))
+    return str(row["node"])
 
 
 def test_back_up_and_restore(tmp_path: Path) -> None:
