@@ -17,7 +17,7 @@ from flumeng.control.queries.overview import FlowDetail
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.snapshot import journal_registry, partitions
 from flumeng.control.snapshot.partitions import subscribed
-from flumeng.control.zookeeper import ReadableStore, Store, Versioned
+from flumeng.control.zookeeper import ReadableStore, Store, Unreadable, Versioned
 from flumeng.platform.errors import FlumengError, UnavailableError
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER
@@ -83,12 +83,19 @@ def flow_gone(store: ReadableStore, flow: str) -> list[str]:
     existing = store.children(paths.flows())
     names = [name for name in (flow, *parts_among(existing, flow)) if name in existing]
     return [
-        f"flow {name} is set to {record.value.state}"
+        f"flow {name} is set to {record.value.state}{_unplanned_because(store, name)}"
         if isinstance(record, Versioned)
         else f"flow {name} cannot be read"
         for name, record in found_by_name(store, paths.flow, names).items()
         if record is not None
     ]
+
+
+def _unplanned_because(store: ReadableStore, flow: str) -> str:
+    """Return the unreadable record because of which no master plans the flow, or removes it."""
+    records = store.read_each([paths.plan(flow), paths.partitions(flow)])
+    unreadable = (record for record in records if isinstance(record, Unreadable))
+    return next((f", but {record}: see `flumeng schema verify`" for record in unreadable), "")
 
 
 def flow_unread(store: ReadableStore, flow: str) -> list[str]:
