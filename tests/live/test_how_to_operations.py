@@ -32,6 +32,7 @@ batch: {{seconds: 0.3}}
 {more}
 sinks: [{sink}]
 """
+REPLICATED = "durability: replicated\nreplicas: {copies: 2, min_in_sync: 1}"
 
 
 def web(sink: str = "noop", more: str = "", events: int = EVENTS) -> str:
@@ -401,18 +402,22 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
         page.run("flumeng node show", NODE="n2")
         page.run("flumeng journal list")
         page.run("flumeng node decommission", NODE="n2", typed="y\n")
-        replicated(hosts, tmp_path)
+        replicated(hosts, web(http(server), REPLICATED), tmp_path)
         (journal,) = hosts.journals()
         page.values["JOURNAL"] = journal
         page.run("flumeng journal add-replica", NODE="n5")
-        wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4", "n5"}, "a replica stays behind")
+        wait_for(
+            lambda: set(in_sync(hosts, journal)) == {"n3", "n4", "n5"}, "a replica stays behind"
+        )
         page.run("flumeng journal move", OLD="n5", NODE="n6")
-        wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4", "n6"}, "the replica does not move")
+        wait_for(
+            lambda: set(in_sync(hosts, journal)) == {"n3", "n4", "n6"}, "the replica does not move"
+        )
         page.run("flumeng journal drop-replica", NODE="n6")
         page.run("flumeng journal promote", NODE="n4")
-        wait_for(lambda: primary(hosts) == "n4", "it does not lead")
+        wait_for(lambda: primary(hosts, journal) == "n4", "it does not lead")
         hosts.units.stop("node-n3", signal.SIGKILL)
-        wait_for(lambda: in_sync(hosts) == ["n4"], "a lost replica stays in sync")
+        wait_for(lambda: in_sync(hosts, journal) == ["n4"], "a lost replica stays in sync")
         hosts.units.stop("node-n4", signal.SIGKILL)
         hosts.units.start("node-n3")
         wait_for(lambda: hosts.is_live("n3") and not hosts.is_live("n4"), "n3 is not alone")
@@ -421,40 +426,38 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
         page.run("flumeng status", again=True)
 
 
-def replicated(hosts: Hosts, folder: Path) -> None:
-    """A flow whose events are on n3 and n4, beside n5 and n6."""
+def replicated(hosts: Hosts, text: str, folder: Path) -> None:
+    """Apply a flow whose events are on n3 and n4, beside n5 and n6."""
     hosts.command("flow", "delete", "web", "--discard", "--yes")
     for name in ("n3", "n4"):
         role = ("--label", "role=web", "--role", "ingest") if name == "n3" else ()
         hosts.node(name, "--role", "replica", *role)
-    hosts.apply(web(more="durability: replicated\nreplicas: {copies: 2, min_in_sync: 1}"), folder)
+    hosts.apply(text, folder)
     wait_for(lambda: set(in_sync(hosts)) == {"n3", "n4"}, "no replica is in sync")
     for name in ("n5", "n6"):
         hosts.node(name, "--role", "replica")
 
 
-def in_sync(hosts: Hosts) -> list[str]:
-    """The nodes in sync of all journals."""
+def in_sync(hosts: Hosts, journal: str = "") -> list[str]:
+    """The nodes in sync of all journals whose names begin so."""
     rows = json.loads(hosts.command("journal", "list", "--json"))
-    return [name for row in rows for name in row["in_sync"]]
+    return [name for row in rows if row["journal"].startswith(journal) for name in row["in_sync"]]
 
 
-def primary(hosts: Hosts) -> str:
-    """The node that leads the only journal."""
-    (row,) = json.loads(hosts.command("journal", "list", "--json"))
-    return str(row["node"])
+def primary(hosts: Hosts, journal: str) -> str:
+    return str(json.loads(hosts.command("journal", "show", journal, "--json"))["node"])
 
 
 def test_back_up_and_restore(tmp_path: Path) -> None:
     """ZooKeeper is lost, and with it the record of a journal that the last export lacks."""
-    hosts = Hosts(tmp_path / "hosts")
-    hosts.folder.mkdir()
+    folder = tmp_path / "hosts"
+    folder.mkdir()
+    hosts = Hosts(folder)
     try:
         hosts.start()
         for name in ("n3", "n4"):
             hosts.node(name, "--role", "replica", "--role", "ingest")
-        text = web(more="durability: replicated\nreplicas: {copies: 2, min_in_sync: 1}")
-        hosts.apply(text, tmp_path)
+        hosts.apply(web(more=REPLICATED), tmp_path)
         values = {"zk9:2181/new": f"{hosts.zk}-new"}
         with hosts.page("back-up-and-restore", tmp_path, **values) as page:
             page.run("flumeng schema export")
