@@ -286,7 +286,9 @@ def test_look_at_a_cluster(hosts: Hosts, tmp_path: Path) -> None:
     hosts.apply(text.replace("events_per_second: 0", "events_per_second: 20"), tmp_path)
     sites = f'sites: {{here: {{zookeeper: "{hosts.zk}"}}}}'
     waves = "waves: [{wave: all, sites: [here]}]"
-    (tmp_path / "sites.yaml").write_text(f"{{inventory: one, {sites}, {waves}}}")
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    (inventory / "sites.yaml").write_text(f"{{inventory: one, {sites}, {waves}}}")
     with hosts.page("look-at-a-cluster", tmp_path) as page:
         wait_for(lambda: ", growing" in hosts.run("status").stdout, "the lag does not grow")
         page.run("flumeng status  ", code=1, again=True)
@@ -296,7 +298,7 @@ def test_look_at_a_cluster(hosts: Hosts, tmp_path: Path) -> None:
         page.run("flumeng task list FLOW")
         page.run("flumeng node story")
         hosts.apply(web(events=0), tmp_path)
-        page.shell.run(f"export FLUMENG_INVENTORY={tmp_path}", COMMAND_SECONDS)
+        page.shell.run(f"export FLUMENG_INVENTORY={inventory}", COMMAND_SECONDS)
         page.rest()
 
 
@@ -423,6 +425,7 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
         wait_for(lambda: hosts.is_live("n3") and not hosts.is_live("n4"), "n3 is not alone")
         page.run("flumeng journal promote", typed="y\n", NODE="n3")
         hosts.units.start("node-n4")
+        server.start()
         page.run("flumeng status", again=True)
 
 
