@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NotEmptyError
 
 from flumeng.agent.standalone.embedded import free_port
 from tests.live.how_to import COMMAND_SECONDS, TOP
@@ -469,7 +469,7 @@ def test_back_up_and_restore(tmp_path: Path) -> None:
             wait_for(lambda: hosts.unacked() == 0, "not all is delivered")
             (journal,) = hosts.journals()
             hosts.units.stop("node-n3", signal.SIGKILL)
-            forget(hosts)
+            lose_zookeeper(hosts)
             hosts.command("schema", "import", tmp_path / "cluster.json")
             page.run("flumeng ack advance --all --dry-run")
             page.run("flumeng ack advance --all --reason", typed="y\n")
@@ -481,17 +481,8 @@ def test_back_up_and_restore(tmp_path: Path) -> None:
         hosts.stop()
 
 
-def forget(hosts: Hosts) -> None:
-    """Remove the whole tree of the cluster."""
-    server, _, chroot = hosts.zk.partition("/")
-    client = KazooClient(server)
-    client.start()
-    wait_for(lambda: _removed(client, f"/{chroot}"), "sessions write into the tree")
-    client.stop()
-    client.close()
-
-
-def _removed(client: KazooClient, path: str) -> bool:
-    with contextlib.suppress(NotEmptyError):
-        client.delete(path, recursive=True)
-    return client.exists(path) is None
+def lose_zookeeper(hosts: Hosts) -> None:
+    """Replace ZooKeeper by an empty one."""
+    hosts.zookeeper.kill()
+    shutil.rmtree(hosts.zookeeper.data)
+    hosts.zookeeper.start()
