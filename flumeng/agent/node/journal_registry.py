@@ -315,8 +315,9 @@ class JournalRegistry:
         self._led_elsewhere.clear()
 
     def forget_names(self) -> None:
-        """List this node's journals again, since ZooKeeper's tree is another one."""
-        self._names = None
+        """Read all records again, since ZooKeeper's tree is another one: a record of the earlier
+        tree would count as one of this tree, and its absence then as the end of its journal."""
+        self._names, self._known = None, {}
         self.reread()
 
     # Replicated journals.
