@@ -416,6 +416,7 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
             lambda: set(in_sync(hosts, journal)) == {"n3", "n4", "n6"}, "the replica does not move"
         )
         page.run("flumeng journal drop-replica", NODE="n6")
+        hosts.command("cluster", "maintenance", "on")  # no other node gets a replica
         for name in ("n5", "n6", "n4"):
             hosts.units.stop(f"node-{name}", signal.SIGKILL)
         wait_for(lambda: in_sync(hosts, journal) == ["n3"], "a lost replica stays in sync")
@@ -426,6 +427,7 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
         hosts.units.start("node-n3")
         wait_for(lambda: set(in_sync(hosts, journal)) == {"n3", "n4"}, "n3 stays behind")
         page.run("flumeng journal promote", NODE="n3")
+        hosts.command("cluster", "maintenance", "off")
         for name in ("n5", "n6"):
             hosts.units.start(f"node-{name}")
         server.start()
