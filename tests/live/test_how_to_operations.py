@@ -416,7 +416,7 @@ def test_replace_a_lost_host(hosts: Hosts, server: Receiver, tmp_path: Path) -> 
             lambda: set(in_sync(hosts, journal)) == {"n3", "n4", "n6"}, "the replica does not move"
         )
         page.run("flumeng journal drop-replica", NODE="n6")
-        hosts.command("cluster", "maintenance", "on")  # no other node gets a replica
+        hosts.command("cluster", "maintenance", "on", "--reason", "no other node gets a replica")
         for name in ("n5", "n6", "n4"):
             hosts.units.stop(f"node-{name}", signal.SIGKILL)
         wait_for(lambda: in_sync(hosts, journal) == ["n3"], "a lost replica stays in sync")
