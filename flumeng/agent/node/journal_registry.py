@@ -315,8 +315,7 @@ class JournalRegistry:
         self._led_elsewhere.clear()
 
     def forget_names(self) -> None:
-        """Read all records again, since ZooKeeper's tree is another one: a record of the earlier
-        tree would count as one of this tree, and its absence then as the end of its journal."""
+        """Read all again: a record of an earlier tree would count as seen in this one."""
         self._names, self._known = None, {}
         self.reread()
 
