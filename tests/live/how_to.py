@@ -23,6 +23,7 @@ from tests.testkit.waiting import wait_for
 TOP = Path(__file__).parents[2]
 PAGES = TOP / "docs" / "how-to"
 COMMAND_SECONDS = 240.0
+AGAIN_SECONDS = 60.0
 FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = (
     (r"\b[\w~-]+\.[\w-]+\.\d+\.[0-9a-f]{4,}\b", r"[\w~.-]+"),  # a journal
@@ -181,7 +182,7 @@ class HowTo:
             )
 
         if again:
-            wait_for(is_right, where)
+            wait_for(is_right, where, seconds=AGAIN_SECONDS)
         else:
             is_right()
         assert self.shell.code == code, where()
@@ -189,10 +190,10 @@ class HowTo:
             self._printed[one.line] = f"{self._printed.get(one.line, '')}{printed}\n"
         return printed
 
-    def rest(self, **values: object) -> None:
+    def rest(self) -> None:
         """Run all commands that are left, in the order of the page."""
         while self._left:
-            self.run(self._left[0].text, **values)  # type: ignore[arg-type]
+            self.run(self._left[0].text)
 
     def begin(self, start: str, **values: object) -> Path:
         """Run a command that goes on, such as a daemon, in the background until the page ends.

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.live.how_to import HowTo
 from tests.live.one_host import FLUMENG
@@ -55,15 +56,15 @@ class Hosts:
         return data
 
     def is_live(self, name: str) -> bool:
-        rows = json.loads(self.command("node", "list", "--json"))
-        return any(row["live"] for row in rows if row["node"] == name)
+        return any(row["live"] for row in self._rows("node") if row["node"] == name)
 
-    def apply(self, text: str, folder: Path, file: str = "web.yaml") -> Path:
-        """Apply a flow, and wait until it runs."""
+    def apply(self, text: str, folder: Path, file: str = "web.yaml", *, runs: bool = True) -> Path:
+        """Apply a flow, and wait until it ``runs``."""
         path = folder / file
         path.write_text(text)
         said = wait_for(lambda: self._applied(path), "an older flow stays")
-        self.command("flow", "wait", said.split()[1], "--running", "--timeout", "120")
+        if runs:
+            self.command("flow", "wait", said.split()[1], "--running", "--timeout", "120")
         return path
 
     def _applied(self, path: Path) -> str:
@@ -87,19 +88,14 @@ class Hosts:
         return done.stdout
 
     def journals(self, flow: str = "web") -> list[str]:
-        rows = json.loads(self.command("journal", "list", "--json"))
-        return sorted(row["journal"] for row in rows if row["journal"].startswith(f"{flow}."))
+        names = (row["journal"] for row in self._rows("journal"))
+        return sorted(name for name in names if name.startswith(f"{flow}."))
 
     def unacked(self, flow: str = "web") -> int:
         """Events in journals that the sinks do not have; -1 while a node does not answer."""
-        rows = json.loads(self.command("journal", "list", "--json"))
+        rows = self._rows("journal")
         found = [row["unacked"] for row in rows if row["journal"].startswith(f"{flow}.")]
         return -1 if None in found else sum(found)
-
-    @staticmethod
-    def rows(folder: Path) -> int:
-        """The lines of all files of JSON below a folder."""
-        return sum(len(file.read_text().splitlines()) for file in folder.rglob("*.json"))
 
     def page(self, name: str, folder: Path, **values: object) -> HowTo:
         page = HowTo(name, folder, {"FLUMENG_ZK": self.zk}, values)
@@ -107,17 +103,27 @@ class Hosts:
         return page
 
     def clean(self) -> None:
-        """Delete all flows, and all nodes but n1."""
+        """Delete all flows, and all nodes but n1, and stop all masters but the first."""
         self.run("cluster", "maintenance", "off")
+        self.run("schema", "verify", "--fix", "--yes")
 
         def are_gone() -> bool:
-            flows = [row["flow"] for row in json.loads(self.command("flow", "list", "--json"))]
+            flows = [row["flow"] for row in self._rows("flow")]
             for flow in flows:
                 self.run("flow", "delete", flow, "--discard", "--yes")
             return not flows
 
         wait_for(are_gone, "flows stay")
-        for name in [name for name in self._nodes if name != "n1"]:
-            self.units.stop(self._nodes.pop(name))
+        for unit in self.units.names:
+            if unit.startswith("flumeng-master-"):
+                self.units.stop(unit)
+        for name in {row["node"] for row in self._rows("node")} - {"n1"}:
+            if name in self._nodes:
+                self.units.stop(self._nodes.pop(name))
             wait_for(lambda name=name: not self.is_live(name), f"{name} is live")  # type: ignore[misc]
             self.run("node", "decommission", name, "--discard", "--yes")
+
+    def _rows(self, kind: str) -> list[dict[str, Any]]:
+        """What ``flumeng KIND list`` has."""
+        rows: list[dict[str, Any]] = json.loads(self.command(kind, "list", "--json"))
+        return rows

@@ -315,8 +315,8 @@ class JournalRegistry:
         self._led_elsewhere.clear()
 
     def forget_names(self) -> None:
-        """List this node's journals again, since ZooKeeper's tree is another one."""
-        self._names = None
+        """Read all again: a record of an earlier tree would count as seen in this one."""
+        self._names, self._known = None, {}
         self.reread()
 
     # Replicated journals.

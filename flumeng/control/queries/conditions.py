@@ -17,7 +17,7 @@ from flumeng.control.queries.overview import FlowDetail
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.snapshot import journal_registry, partitions
 from flumeng.control.snapshot.partitions import subscribed
-from flumeng.control.zookeeper import ReadableStore, Store, Versioned
+from flumeng.control.zookeeper import ReadableStore, Store, Unreadable, Versioned
 from flumeng.platform.errors import FlumengError, UnavailableError
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER
@@ -68,10 +68,9 @@ def _not_stopped(store: Store, flow: str) -> list[str]:
 def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
     """Return partitions not acked to ``ends``. Raises ``UnsatisfiableError`` for a paused flow."""
     state = require_flow(store, flow).value.state
-    rows = acks_of(store, Positions(), flow)
     missing = [
         f"{row.partition} is acked up to {row.offset or 0} of {end}"
-        for row in rows
+        for row in acks_of(store, Positions(), flow)
         if (end := ends.get(row.partition, 0)) > (row.offset or 0)
     ]
     if missing and state == "suspended":
@@ -82,8 +81,10 @@ def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
 def flow_gone(store: ReadableStore, flow: str) -> list[str]:
     existing = store.children(paths.flows())
     names = [name for name in (flow, *parts_among(existing, flow)) if name in existing]
+    plans = found_by_name(store, paths.plan, names)
+    waits = {name: f", but {plan}" for name, plan in plans.items() if isinstance(plan, Unreadable)}
     return [
-        f"flow {name} is set to {record.value.state}"
+        f"flow {name} is set to {record.value.state}{waits.get(name, '')}"
         if isinstance(record, Versioned)
         else f"flow {name} cannot be read"
         for name, record in found_by_name(store, paths.flow, names).items()
@@ -93,8 +94,7 @@ def flow_gone(store: ReadableStore, flow: str) -> list[str]:
 
 def flow_unread(store: ReadableStore, flow: str) -> list[str]:
     require_flow(store, flow)
-    why = why_not_deleted(store, flow)
-    return [why] if why else []
+    return [why] if (why := why_not_deleted(store, flow)) else []
 
 
 def node_drained(store: Store, node: str) -> list[str]:

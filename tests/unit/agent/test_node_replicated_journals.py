@@ -6,7 +6,6 @@ before: an older export that is imported may lack journals whose events no other
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,21 +42,27 @@ class Site:
         self.home, self.store = DataDirectory(path), store
         self.workers = Workers({J: "n1/x"})
         self.generation = self.seen = 1
+        self.now, self.step_seconds = 0.0, 60.0  # all is due
         self.again()
 
     def again(self) -> None:
         """A new process on the same directory."""
         znodes = Registration(self.store, Identity("n1", "u", (), "", {}), self.home)
+        self.registry = JournalRegistry(znodes.znodes, "n1", self._clock)
         self.replicated = ReplicatedJournals(
             self.home,
             cast("Machine", self.workers),
-            JournalRegistry(znodes.znodes, "n1", itertools.count(0, 60).__next__),  # all is due
+            self.registry,
             CurrentTexts(self.store, znodes.trusts),
             me="n1",
             remember=self._remember,
             is_same_tree=lambda: self.seen == self.generation,
             clock=lambda: 0.0,
         )
+
+    def _clock(self) -> float:
+        self.now += self.step_seconds
+        return self.now
 
     def _remember(self, present: Collection[str], local: Collection[str]) -> KnownNames:
         known = self.home.known_names(REPLICAS).after(self.generation, present, local)
@@ -115,6 +120,20 @@ def test_replica_without_a_record_in_an_import_stays(site: Site, store: FakeStor
     assert (site.unwanted(), site.replicated.problems) == ([], {})
     lose(store)
     assert site.unwanted() == [J]
+
+
+def test_record_read_before_an_import_does_not_count_as_seen_in_it(
+    site: Site, store: FakeStore
+) -> None:
+    """The node has read it a moment ago, and does not read it again at once."""
+    site.step_seconds = 0.0
+    assert site.unwanted() == []
+    lose(store)
+    site.generation = site.seen = 2
+    site.registry.forget_names()
+    assert site.unwanted() == []
+    site.step_seconds = 60.0
+    assert site.unwanted() == []
 
 
 def test_no_replica_is_removed_during_an_import(site: Site, store: FakeStore) -> None:

@@ -25,7 +25,7 @@ from cli.context import CliContext, ConnectionPool
 from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.top_screen import View, picture
-from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.flow_rates import RateMeter
 from flumeng.control.zookeeper import ABSENT, ANY, Store
@@ -108,6 +108,15 @@ def test_wait_that_times_out_lists_the_missing_conditions(
     result = shell.run(*words, "--timeout", 3)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"flumeng: not within 3 s; still missing:\n- {missing}\n"
+
+
+def test_wait_for_a_deletion_names_the_unreadable_record_that_it_waits_for(
+    shell: Shell, store: FakeStore
+) -> None:
+    delete_flow(Operator(store, "a", "", NOON), "web", discard=True)
+    store.tree.znodes[str(paths.plan("web"))].data = b"edited by hand"
+    result = shell.run("flow", "wait", "web", "--gone", "--timeout", 1)
+    assert "- flow web is set to deleted, but /flows/web/plan: " in result.stderr
 
 
 def test_task_with_an_old_revision_does_not_count_as_running(
