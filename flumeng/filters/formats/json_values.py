@@ -162,7 +162,8 @@ class _Layout:
 @lru_cache(64)
 def _layout(names: tuple[str, ...]) -> _Layout:
     others = (name for name in map("\x7f{}".format, count()) if name not in names)
-    fields, rename, gaps = [], {}, []
+    fields, gaps = [], []
+    rename: dict[str, str] = {}
     for index, (name, mark) in enumerate(zip(names, others, strict=False)):
         fields += [(f"_{index}", msgspec.Raw, _ABSENT), (f"mark_{index}", msgspec.Raw, _RAW_MARK)]
         rename |= {f"_{index}": name, f"mark_{index}": mark}
