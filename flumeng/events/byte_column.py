@@ -3,6 +3,8 @@ rows: one ``searchsorted`` finds the next space of every row, one Arrow ``take``
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,6 +29,7 @@ class ByteColumn:
         self.starts: Positions = bounds[:-1].astype(np.int64)
         self.ends: Positions = bounds[1:].astype(np.int64)
         self._first = int(bounds[0])
+        self._found: dict[tuple[str, ...], Positions] = {}
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -52,14 +55,26 @@ class ByteColumn:
         return self.at(positions + np.arange(width)[:, None], ends)
 
     def find(self, *characters: str) -> Positions:
-        """Return the sorted positions of all bytes that are one of ``characters``."""
+        """Return the sorted positions of all bytes that are one of ``characters``, remembered."""
+        if characters in self._found:
+            return self._found[characters]
         window = self.data[self._first :]
         hits = window == ord(characters[0])
         for character in characters[1:]:
             hits |= window == ord(character)
         positions: Positions = np.flatnonzero(hits)
         positions += self._first
+        self._found[characters] = positions
         return positions
+
+    def pieces(self, starts: Positions, ends: Positions) -> ByteColumn:
+        """Return the rows ``data[starts[i]:ends[i]]``, which share these bytes and their finds."""
+        found = copy(self)
+        found.starts, found.ends = starts, ends
+        return found
+
+    def array(self) -> pa.Array:
+        return self.column(self.starts, self.ends, np.ones(len(self), np.bool_))
 
     def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
         """Return a binary column of ``data[starts[i]:ends[i]]``; null where not ``present``."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.events.attributes import note
-from flumeng.events.byte_column import Mask, Positions
+from flumeng.events.byte_column import ByteColumn, Mask, Positions
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.contract import Filter
@@ -73,7 +73,7 @@ def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
         texts = pc.ascii_trim_whitespace(texts)
     raws = texts.cast(pa.binary())
     valid = are_json(raws)
-    arrays, failed = json_values.column(pc.if_else(valid, raws, b"null"), TEXTS)
+    arrays, failed = json_values.column(ByteColumn(pc.if_else(valid, raws, b"null")), TEXTS)
     invalid = pc.and_(raws.is_valid(), pc.invert(valid)).to_numpy(False)
     return arrays, failed | invalid
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.events.attributes import note
+from flumeng.events.byte_column import ByteColumn
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import ddl
@@ -100,7 +101,8 @@ def _record(reader: maxminddb.Reader, address: Address | None) -> Any:
 
 def _values(records: list[Any], path: Names, kind: pa.DataType) -> pa.Array:
     texts = [json.dumps(_inside(record, path), default=str) for record in records]
-    values, _ = json_values.column(pa.array(texts, pa.string()).cast(pa.binary()), kind)
+    raws = ByteColumn(pa.array(texts, pa.string()).cast(pa.binary()))
+    values, _ = json_values.column(raws, kind)
     return values
 
 

@@ -15,6 +15,7 @@ from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadL
 from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.connectors.files import formats
 from flumeng.events import json_text
+from flumeng.events.byte_column import ByteColumn
 from flumeng.filters.formats import json_values
 from flumeng.filters.formats.json import MALFORMED, each_object
 from flumeng.platform.errors import CorruptError
@@ -187,10 +188,10 @@ class JsonDeadLetters:
         exact = [json_text.EXACT_BODY] if json_text.BODY in schema.names else []
         names = [*schema.names, *exact]
         with self._directory.errors(self._path):
-            objects, reasons = each_object(lines, lambda texts: json_values.objects(texts, names))
+            values, reasons = each_object(lines, lambda texts: json_values.objects(texts, names))
         if pc.any(pc.equal(reasons, MALFORMED)).as_py():
             raise CorruptError(f"{self._path}: a line of the file is not JSON")
-        raws = {name: json_values.values(objects, index) for index, name in enumerate(names)}
+        raws = dict(zip(names, values, strict=True))
         columns = [_column(raws, field) for field in schema]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         if REASON in schema.names and batch[REASON].null_count == batch.num_rows:
@@ -213,7 +214,7 @@ def _with_rows(
         first += len(batch)
 
 
-def _column(raws: dict[str, pa.Array], field: pa.Field) -> pa.Array:
+def _column(raws: dict[str, ByteColumn], field: pa.Field) -> pa.Array:
     if field.name != json_text.BODY:
         return json_values.column(raws[field.name], field.type)[0]
     text, _ = json_values.column(raws[json_text.BODY], pa.string())

@@ -37,6 +37,8 @@ def _values(texts: pa.Array, to: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(to):
         word_index = pc.index_in(pc.utf8_lower(texts), value_set=pa.array(["false", "true"]))
         return pc.equal(pc.if_else(texts.is_valid(), word_index, None), 1)
+    if pa.types.is_timestamp(to) and (alike := _moments_alike(texts, to)) is not None:
+        return alike
     read = days if pa.types.is_date(to) else moments
     values, valid = read(pc.fill_null(texts, ""))
     whole = pa.int32() if pa.types.is_date(to) else pa.int64()
@@ -52,11 +54,12 @@ def _integers(texts: pa.Array, to: pa.DataType) -> pa.Array:
         wide = texts.cast(pa.int64())
     else:
         wide = _only(texts, _INTEGER).cast(pa.decimal128(38, 0))
-    if to == wide.type:
-        return wide
-    bits = to.bit_width - 1
-    fits = pc.and_(pc.less_equal(wide, 2**bits - 1), pc.greater_equal(wide, -(2**bits)))
-    return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(to)
+    try:
+        return wide.cast(to)
+    except pa.ArrowInvalid:
+        bits = to.bit_width - 1
+        fits = pc.and_(pc.less_equal(wide, 2**bits - 1), pc.greater_equal(wide, -(2**bits)))
+        return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(to)
 
 
 def _fractions(texts: pa.Array, to: pa.DataType) -> pa.Array:
@@ -97,7 +100,29 @@ def _only(texts: pa.Array, pattern: str) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(texts, pattern), texts, pa.scalar(None, pa.string()))
 
 
-_DAY_WIDTH = 10
+_HOUR_WIDTH, _DAY_WIDTH = len("2026-11-09T10"), len("2026-11-09")
+
+
+def _moments_alike(texts: pa.Array, to: pa.DataType) -> pa.Array | None:
+    """Read times by Arrow's fast cast if all have digits and signs at the places of the first one.
+    Return None for others: Arrow is slow at errors, and reads hours alone and the year 0."""
+    flat = ByteColumn(texts.drop_null().cast(pa.binary()))
+    widths = flat.ends - flat.starts
+    if not len(flat) or widths[0] <= _HOUR_WIDTH or (widths != widths[0]).any():
+        return None
+    rows = flat.data[flat.starts[0] :].reshape(len(flat), widths[0])
+    digit = rows[0] - np.uint8(ord("0")) <= 9
+    least = np.where(digit, np.uint8(ord("0")), rows[0])
+    alike = rows - least <= np.where(digit, np.uint8(9), np.uint8(0))
+    if rows[0, _HOUR_WIDTH] != ord(":") or not alike.all():
+        return None
+    try:
+        texts.drop_null().slice(0, 1).cast(to)
+        moments = texts.cast(to)
+    except pa.ArrowInvalid:
+        return None
+    in_calendar = timestamps.in_calendar(moments.cast(pa.int64()).drop_null().to_numpy())
+    return moments if in_calendar.all() else None
 
 
 def moments(texts: pa.Array) -> tuple[Positions, Mask]:

@@ -70,13 +70,12 @@ class SchemaReader:
         return unless_too_deep(self._read, bodies)
 
     def _read(self, bodies: pa.Array) -> Parsed:
-        decoded, unread = each_object(
+        values, unread = each_object(
             bodies, lambda texts: json_values.objects(texts, self.schema.names)
         )
         columns = []
         misfits = pa.nulls(len(bodies), pa.string())
-        for index, field in enumerate(self.schema):
-            raws = json_values.values(decoded, index)
+        for raws, field in zip(values, self.schema, strict=True):
             column, failed = json_values.column(raws, field.type)
             columns.append(column)
             if failed.any():
@@ -101,12 +100,12 @@ class FieldsReader:
 
     def _read(self, bodies: pa.Array) -> Parsed:
         outer = list(dict.fromkeys(field.path[0] for field in self.fields))
-        decoded, unread = each_object(bodies, lambda texts: json_values.objects(texts, outer))
-        raws = {name: json_values.values(decoded, index) for index, name in enumerate(outer)}
+        raws, unread = each_object(bodies, lambda texts: json_values.objects(texts, outer))
+        outer_values = dict(zip(outer, raws, strict=True))
         columns = []
         misfits = pa.nulls(len(bodies), pa.string())
         for field in self.fields:
-            values = json_values.inside(raws[field.path[0]], field.path[1:])
+            values = json_values.inside(outer_values[field.path[0]], field.path[1:])
             column, failed = json_values.column(values, field.type)
             columns.append(column)
             if failed.any():
@@ -122,9 +121,9 @@ class FieldsReader:
         return json_values.as_map(decoded)
 
 
-def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Array:
+def _misfit(why: str, kind: pa.DataType, raws: ByteColumn, failed: Mask) -> pa.Array:
     """Return why values failed, with a hint for numbers that are too large for seconds."""
-    values = text(raws)
+    values = text(raws.array())
     reasons = misfit(f"json: {why}", values, failed)
     if not pa.types.is_timestamp(kind):
         return reasons
@@ -149,9 +148,7 @@ def unless_too_deep(read: Callable[[pa.Array], Parsed], bodies: pa.Array) -> Par
     return replace(empty, reasons=pa.array([MALFORMED]))
 
 
-def each_object(
-    bodies: pa.Array, decode: Callable[[pa.Array], list[T]]
-) -> tuple[list[T], pa.Array]:
+def each_object(bodies: pa.Array, decode: Callable[[pa.Array], T]) -> tuple[T, pa.Array]:
     """Decode each body, as ``{}`` when it is no object; also return why bodies are no objects."""
     texts = text(bodies)
     braced = _braced(texts)

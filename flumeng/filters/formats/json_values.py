@@ -7,6 +7,9 @@ Many objects are decoded in one go, one a line. Three facts ensure that no line 
 each begins with ``{`` and ends with ``}``, no comma stands between two, and there are as many
 objects as lines. An object that continued in the next line would need a comma before its brace, and
 a string cannot hold the line's end. The same goes for arrays.
+
+msgspec also writes the values out, one after another, each with a mark behind it. JSON has no such
+character, so the marks show where each value ends.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
 from operator import attrgetter
 from typing import Any
 
@@ -29,16 +33,35 @@ from flumeng.filters.formats.casts import cast
 from flumeng.filters.time_texts import of_seconds
 
 _ABSENT = msgspec.Raw(b"null")
+_MARK = "\x01"
+_BEFORE_ALL = len("[{") - len("},{") - 1
+"""The place of a mark before the first object, if there were one."""
+_RAW_MARK = msgspec.Raw(_MARK.encode())
 _INFINITE = ("NaN", "INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity")
+_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_arrays = msgspec.json.Decoder(list[msgspec.Raw]).decode_lines
 _decode_maps = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode_lines
 
 
-def objects(texts: pa.Array, names: Sequence[str]) -> list[Any]:
-    """Decode JSON objects; the values of ``names`` become the attributes ``_0``, ``_1``, ... Raises
-    ``msgspec.DecodeError``, RecursionError."""
-    return _decoded(_decoder(tuple(names)), texts)
+def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
+    """Return the values of each of ``names`` in JSON objects, as JSON; ``null`` where absent.
+    Raises ``msgspec.DecodeError``, RecursionError."""
+    layout = _layout(tuple(names))
+    decoded = _decoded(layout.decode, texts)
+    written = _bytes_of(_encode(decoded))
+    marks = written.find(_MARK)
+    if len(marks) != len(decoded) * len(names):  # an object has a member with a mark's name
+        get = [attrgetter(f"_{index}") for index in range(len(names))]
+        return [_in_column(list(map(each, decoded))) for each in get]
+    shape = len(decoded), len(names)
+    begins = np.concatenate([[_BEFORE_ALL], marks])[:-1].reshape(shape)
+    ends = marks.reshape(shape)
+    return [
+        written.pieces(begins[:, index] + before, ends[:, index] - behind)
+        for index, (before, behind) in enumerate(layout.gaps)
+    ]
 
 
 def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
@@ -47,49 +70,43 @@ def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
     return _decoded(_decode_maps, texts)
 
 
-def values(decoded: list[Any], index: int) -> pa.Array:
-    return raw_column(list(map(attrgetter(f"_{index}"), decoded)))
+def _in_column(raws: list[msgspec.Raw]) -> ByteColumn:
+    written = _bytes_of(_encode_lines(raws))
+    ends = written.find("\n")
+    if len(ends) == len(raws):
+        return written.pieces(np.concatenate([[0], ends + 1])[:-1], ends)
+    ends = np.cumsum(np.fromiter(map(len, raws), np.int64, len(raws)))  # some have line ends inside
+    return _bytes_of(b"".join(raws)).pieces(np.concatenate([[0], ends])[:-1], ends)
 
 
-def raw_column(raws: list[msgspec.Raw]) -> pa.Array:
-    ends = np.cumsum(np.fromiter(map(len, raws), np.int32, len(raws)), dtype=np.int32)
-    offsets = pa.py_buffer(np.concatenate([np.zeros(1, np.int32), ends]))
-    return pa.Array.from_buffers(
-        pa.binary(), len(raws), [None, offsets, pa.py_buffer(b"".join(raws))]
-    )
-
-
-def inside(raws: pa.Array, path: Sequence[str]) -> pa.Array:
-    """Return the values at ``path`` in each of ``raws``; ``null`` where there is none."""
+def inside(flat: ByteColumn, path: Sequence[str]) -> ByteColumn:
+    """Return the values at ``path`` in each of ``flat``; ``null`` where there is none."""
     for name in path:
-        flat = ByteColumn(raws)
         braced = flat.at(flat.starts, flat.ends) == ord("{")
-        inner = values(objects(raws.filter(pa.array(braced)), [name]), 0)
+        (inner,) = objects(flat.column(flat.starts, flat.ends, braced).drop_null(), [name])
         places = pa.array(np.cumsum(braced) - 1, pa.int64(), mask=~braced)
-        raws = pc.fill_null(inner.take(places), b"null")
-    return raws
+        flat = ByteColumn(pc.fill_null(inner.array().take(places), b"null"))
+    return flat
 
 
 def as_map(decoded: list[dict[str, msgspec.Raw]]) -> pa.Array:
     offsets, _ = _offsets(decoded)
-    keys, raws = flattened(decoded)
-    flat = ByteColumn(raws)
+    keys, flat = _flattened(decoded)
     return pa.MapArray.from_arrays(offsets, keys, texts_of(flat, flat.at(flat.starts, flat.ends)))
 
 
-def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
+def column(flat: ByteColumn, to: pa.DataType) -> tuple[pa.Array, Mask]:
     """Cast JSON values to a type; ``null`` becomes null. Also return which values do not fit."""
-    flat = ByteColumn(raws)
     first = flat.at(flat.starts, flat.ends)
     if pa.types.is_string(to):
         return texts_of(flat, first), np.zeros(len(flat), np.bool_)
     given = first != ord("n")
     if pa.types.is_struct(to):
-        return _nested(raws, given, first == ord("{"), to, _structs)
+        return _nested(flat, given, first == ord("{"), to, _structs)
     if pa.types.is_map(to):
-        return _nested(raws, given, first == ord("{"), to, _maps)
+        return _nested(flat, given, first == ord("{"), to, _maps)
     if pa.types.is_list(to):
-        return _nested(raws, given, first == ord("["), to, _lists)
+        return _nested(flat, given, first == ord("["), to, _lists)
     quoted = first == ord('"')
     number = given & ~quoted & (first != ord("t")) & (first != ord("f")) & (first < ord("["))
     if pa.types.is_boolean(to):
@@ -97,7 +114,9 @@ def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
     elif pa.types.is_integer(to):
         taken = number
     elif pa.types.is_floating(to):
-        taken = number | (quoted & _is_one_of(texts_of(flat, first), _INFINITE))
+        taken = number
+        if quoted.any():
+            taken = number | (quoted & _is_one_of(texts_of(flat, first), _INFINITE))
     elif pa.types.is_decimal(to):
         taken = number | quoted
     elif pa.types.is_binary(to):
@@ -126,17 +145,38 @@ def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
     if not escaped.any():
         return plain
     mask = pa.array(escaped)
-    written = flat.column(flat.starts, flat.ends, np.ones(len(flat), np.bool_)).filter(mask)
+    written = flat.array().filter(mask)
     unescaped = pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
     return pc.replace_with_mask(plain, mask, unescaped)
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """Objects with a mark behind each value. ``gaps``: the bytes from the mark before each value to
+    the value, and from its end to its own mark."""
+
+    decode: Callable[[bytes], list[Any]]
+    gaps: list[tuple[int, int]]
+
+
 @lru_cache(64)
-def _decoder(names: tuple[str, ...]) -> Callable[[bytes], list[Any]]:
-    fields = [(f"_{index}", msgspec.Raw, _ABSENT) for index in range(len(names))]
-    rename = {f"_{index}": name for index, name in enumerate(names)}
+def _layout(names: tuple[str, ...]) -> _Layout:
+    others = (name for name in map("\x7f{}".format, count()) if name not in names)
+    fields, gaps = [], []
+    rename: dict[str, str] = {}
+    for index, (name, mark) in enumerate(zip(names, others, strict=False)):
+        fields += [(f"_{index}", msgspec.Raw, _ABSENT), (f"mark_{index}", msgspec.Raw, _RAW_MARK)]
+        rename |= {f"_{index}": name, f"mark_{index}": mark}
+        before = "," if index else "},{"
+        gaps.append((1 + len(f'{before}"{name}":'.encode()), len(f',"{mark}":'.encode())))
     made = msgspec.defstruct("Object", fields, rename=rename, gc=False)
-    return msgspec.json.Decoder(made).decode_lines
+    return _Layout(msgspec.json.Decoder(made).decode_lines, gaps)
+
+
+def _bytes_of(data: bytes) -> ByteColumn:
+    """Return one row of all bytes."""
+    bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return ByteColumn(pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(data)]))
 
 
 def _decoded(decode: Callable[[bytes], list[Any]], texts: pa.Array) -> list[Any]:
@@ -154,7 +194,7 @@ def in_one(texts: pa.Array, separator: bytes) -> bytes:
 
 
 def _nested(
-    raws: pa.Array,
+    flat: ByteColumn,
     given: Mask,
     shaped: Mask,
     to: pa.DataType,
@@ -162,7 +202,7 @@ def _nested(
 ) -> tuple[pa.Array, Mask]:
     """Call ``read`` for values of the right JSON kind. Others become null, and do not fit unless
     they are ``null``."""
-    inner, inner_failed = read(raws.filter(pa.array(shaped)), to)
+    inner, inner_failed = read(flat.column(flat.starts, flat.ends, shaped).drop_null(), to)
     failed = given & ~shaped
     failed[shaped] = inner_failed
     places = pa.array(np.cumsum(shaped) - 1, pa.int64(), mask=~shaped)
@@ -171,8 +211,8 @@ def _nested(
 
 def _structs(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
     fields = [to.field(index) for index in range(to.num_fields)]
-    decoded = objects(raws, [field.name for field in fields])
-    parts = [column(values(decoded, index), field.type) for index, field in enumerate(fields)]
+    values = objects(raws, [field.name for field in fields])
+    parts = [column(each, field.type) for each, field in zip(values, fields, strict=True)]
     failed = np.zeros(len(raws), np.bool_)
     for _, part_failed in parts:
         failed |= part_failed
@@ -182,23 +222,23 @@ def _structs(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
 def _lists(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
     decoded = _decoded(_decode_arrays, raws)
     offsets, rows = _offsets(decoded)
-    items, item_failed = column(raw_column(list(chain.from_iterable(decoded))), to.value_type)
+    items, item_failed = column(_in_column(list(chain.from_iterable(decoded))), to.value_type)
     return pa.ListArray.from_arrays(offsets, items, type=to), _any(item_failed, rows, len(raws))
 
 
 def _maps(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
     decoded = maps(raws)
     offsets, rows = _offsets(decoded)
-    keys, raw_items = flattened(decoded)
-    items, item_failed = column(raw_items, to.item_type)
+    keys, flat = _flattened(decoded)
+    items, item_failed = column(flat, to.item_type)
     return pa.MapArray.from_arrays(offsets, keys, items, type=to), _any(
         item_failed, rows, len(raws)
     )
 
 
-def flattened(decoded: list[dict[str, msgspec.Raw]]) -> tuple[pa.Array, pa.Array]:
+def _flattened(decoded: list[dict[str, msgspec.Raw]]) -> tuple[pa.Array, ByteColumn]:
     keys = pa.array(list(chain.from_iterable(decoded)), pa.string())
-    return keys, raw_column(list(chain.from_iterable(map(dict.values, decoded))))
+    return keys, _in_column(list(chain.from_iterable(map(dict.values, decoded))))
 
 
 def _offsets(decoded: list[Any]) -> tuple[pa.Array, Positions]:
