@@ -225,7 +225,7 @@ def test_batch_whose_events_are_all_dropped_makes_no_files(write: Write, tmp_pat
 
 
 def test_failed_batch_reports_its_cause_in_one_line(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(BatchFailedError, match=r"\A.*severitee.*\Z"):
+    with pytest.raises(UserError, match=r"\A.*severitee.*\Z"):
         write("noop", "[where: 'severitee > 1']")
     with pytest.raises(UnreadableError, match=r"\Apartition .* 127.0.0.1:1 does not answer.*\Z"):
         write("noop", address="127.0.0.1:1")

@@ -149,7 +149,7 @@ def start(
         **more_settings,
     }
     try:
-        context = SparkContext(conf=SparkConf().setAll([*settings.items()]))
+        context = SparkContext.getOrCreate(SparkConf().setAll([*settings.items()]))
         try:
             session = SparkSession.builder.getOrCreate()
             if not options.local:
