@@ -40,6 +40,9 @@ LONG = [
     *(
         f"tests/live/test_{name}.py"
         for name in (
+            "how_to_operations",
+            "how_to_security",
+            "how_to_flows",
             "sql_poll",
             "chaos_branches",
             "replicas_chaos",
