@@ -42,7 +42,6 @@ LONG = [
         for name in (
             "how_to_operations",
             "how_to_security",
-            "how_to_flows",
             "sql_poll",
             "chaos_branches",
             "replicas_chaos",
