@@ -12,7 +12,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -39,9 +39,7 @@ class LazyBatch:
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
     ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``:
     the value of the ``Parameter``. ``large_rows``: the session accepts rows of any size.
-    ``around``: what wraps each function of Arrow stages in Spark. ``plans``: of a prepared batch,
-    its DataFrames by schema, with the first ``planned`` of the pending stages; each run is given
-    the others."""
+    ``around``: what wraps each function of Arrow stages in Spark."""
 
     session: Session
     splits: int
@@ -53,8 +51,6 @@ class LazyBatch:
     bound: tuple[Any, ...] | None = None
     large_rows: bool = False
     around: Callable[[Stage], Stage] | None = None
-    plans: dict[pa.Schema, DataFrame] | None = field(default=None, compare=False)
-    planned: int = 0
 
     @classmethod
     def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
@@ -97,18 +93,11 @@ class LazyBatch:
         """Continue with ``rows``, which Spark made of this batch and perhaps ``shuffled``."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
-        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled, plans=None)
+        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled)
 
     def acted(self, action: Action) -> LazyBatch:
         """End with ``action``, which yields no rows; no stage can follow it."""
         return replace(self, action=action)
-
-    def prepared(self) -> LazyBatch:
-        """Prepare the batch for runs with other values of its ``Parameter``, for which Spark does
-        not plan again. Not if rows leave their splits: Spark would keep rows of the first run."""
-        if self.source is None or self.shuffled:
-            return self
-        return replace(self, plans={}, planned=len(self.pending))
 
     def bind(self, *given: Any) -> LazyBatch:
         """Bind the value of the ``Parameter``. Spark's pages and event logs show it: no secrets."""
@@ -138,17 +127,9 @@ class LazyBatch:
     def rows(self) -> DataFrame:
         if self.source is not None and not self.pending:
             return self.source
-        if self.plans is None:
-            return self._mapped(Fused(self.pending))
-        if self.schema not in self.plans:
-            stages = (*self.pending[: self.planned], last_stage)
-            self.plans[self.schema] = self._mapped(Fused(stages))
-        return self.plans[self.schema]
-
-    def _mapped(self, stage: Stage) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
 
-        source = self.source
+        source, stage = self.source, Fused(self.pending)
         if source is None:
             source = self.spark.range(0, self.splits, 1, self.splits)
         schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
@@ -157,9 +138,8 @@ class LazyBatch:
     def collect(self, run: str = "") -> list[Row]:
         """Run the batch: call its action, or return its rows, which must be few per split. ``run``:
         the name of the run for its stages."""
-        last = None if self.plans is None else Fused(self.pending[self.planned :])
         rows = self.rows()
-        with run_parameters(self.spark, RunParameters(run, self.bound or (), last)):
+        with run_parameters(self.spark, RunParameters(run, self.bound or ())):
             if self.action is None:
                 return rows.collect()
             self.action(rows)
@@ -198,12 +178,12 @@ PARAMETER = "flumeng.parameter"
 
 
 class RunParameters(NamedTuple):
-    """What the stages of one run of a batch get, through a local property of Spark's jobs. ``run``:
-    its name. ``bound``: the value of the ``Parameter``. ``last``: see ``last_stage``."""
+    """Parameters of one run of a batch, in a local property of its Spark jobs. Spark writes these
+    properties into event logs, so stages, which may hold secrets, never go this way. ``run``: the
+    run's name. ``bound``: the value of the ``Parameter``."""
 
     run: str
     bound: tuple[Any, ...]
-    last: Stage | None = None
 
     @classmethod
     def of_this_task(cls) -> RunParameters:
@@ -219,7 +199,7 @@ class RunParameters(NamedTuple):
 @contextmanager
 def run_parameters(session: SparkSession, given: RunParameters) -> Iterator[None]:
     """Give the jobs that this thread starts within the context these parameters. Spark Connect has
-    none: batches there are not prepared."""
+    none, and its plans serve one batch each."""
     if not is_classic(session):
         yield
         return
@@ -246,13 +226,6 @@ class Parameter:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.make(*RunParameters.of_this_task().bound)(batches)
-
-
-def last_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The stages of a prepared batch after Spark SQL, which differ in each run."""
-    last = RunParameters.of_this_task().last
-    assert last is not None, "the run of the batch has no last stages"
-    return last(batches)
 
 
 def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

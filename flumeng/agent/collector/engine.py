@@ -10,19 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import executor_units
 from flumeng.agent.collector.batch import Pipeline, Work
-from flumeng.agent.collector.executor_units import (
-    SHARES,
-    Imports,
-    Result,
-    Share,
-    Unit,
-    run_given_shares,
-    run_shares,
-)
+from flumeng.agent.collector.executor_units import SHARES, Imports, Result, Share, Unit, run_shares
 from flumeng.agent.collector.outcome import (
     BrokenTogetherError,
     HungError,
@@ -38,13 +30,11 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import spread
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.connectors.ranged.reports import Reports
-from flumeng.events.lazy_batch import LargeRowsError, RunParameters, run_parameters
+from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError
 
 WARM_SECONDS = 30.0
 NAMED = 3
-MOST_BYTES = 65_536
-"""Larger shares are rows of a DataFrame: each task gets all local properties."""
 _RESULTS = "unit int, kind string, content binary, reports binary"
 """RESULTS for Spark."""
 
@@ -52,11 +42,9 @@ _RESULTS = "unit int, kind string, content binary, reports binary"
 class SparkEngine:
     """An ``Engine`` for batches of ``SparkPipeline``."""
 
-    def __init__(self, spark: SparkSession, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._most_bytes = most_bytes
-        self._plans: dict[int, DataFrame] = {}
         self._warm_modules: set[str] = set()
         self._warm_until = 0.0
         self._warming = threading.Lock()
@@ -117,21 +105,9 @@ class SparkEngine:
     def _run(self, shares: Sequence[Share]) -> list[Result]:
         if not shares:
             return []
-        pickled = [pickle.dumps(share) for share in shares]
-        if sum(map(len, pickled)) > self._most_bytes:
-            given = pa.Table.from_pydict({"share": pickled}, SHARES)
-            rows = self._spark.createDataFrame(given).mapInArrow(run_shares, _RESULTS).collect()
-        else:
-            with run_parameters(self._spark, RunParameters("", tuple(pickled))):
-                rows = self._planned(len(shares)).collect()
-        return [Result(*row) for row in rows]
-
-    def _planned(self, tasks: int) -> DataFrame:
-        """Return the DataFrame that runs the parameters' shares, which Spark plans once."""
-        if tasks not in self._plans:
-            numbers = self._spark.range(0, tasks, 1, tasks)
-            self._plans[tasks] = numbers.mapInArrow(run_given_shares, _RESULTS)
-        return self._plans[tasks]
+        given = pa.Table.from_pydict({"share": [pickle.dumps(share) for share in shares]}, SHARES)
+        rows = self._spark.createDataFrame(given).mapInArrow(run_shares, _RESULTS)
+        return [Result(*row) for row in rows.collect()]
 
 
 def _write_frames(pipeline: SparkPipeline, work: Work, job: str) -> list[Written]:

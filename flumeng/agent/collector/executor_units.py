@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from flumeng.connectors.ranged import reports
-from flumeng.events.lazy_batch import FAILED_SINK, RunParameters, Stage
+from flumeng.events.lazy_batch import FAILED_SINK, Stage
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.garbage_collection import current_frames
 from flumeng.platform.user_functions import FunctionError
@@ -104,21 +104,10 @@ class Share:
 def run_shares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A stage from SHARES, pickled each, to RESULTS."""
     for batch in batches:
-        yield from _results(batch["share"].to_pylist())
-
-
-def run_given_shares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage from numbers of the shares that the run's parameters hold to RESULTS."""
-    shares = RunParameters.of_this_task().bound
-    for batch in batches:
-        yield from _results([shares[number] for number in batch.column(0).to_pylist()])
-
-
-def _results(shares: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    for pickled in shares:
-        share: Share = pickle.loads(pickled)  # it comes from our own driver
-        for result in share.run():
-            yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
+        for pickled in batch["share"].to_pylist():
+            share: Share = pickle.loads(pickled)  # it comes from our own driver
+            for result in share.run():
+                yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
 
 
 def run_together(

@@ -227,7 +227,7 @@ class SparkPipeline:
                 Parameter(partial(ReadSplits, self._reader, identified=self._identified)),
                 read.schema,
                 splits,
-            ).prepared(),
+            ),
         )
         return prepared.bind(read.splits, read.addresses)
 

@@ -96,7 +96,7 @@ def test_batch_apart_takes_one_spark_task(*, apart: bool, tasks: int, splits: in
     ranges = (Range("web.n1.0.00000000", 0, 1_000_000),)
     addresses = {"web.n1.0.00000000": ""}
     work = Work(pipeline, ranges, addresses, {}, 60.0, lambda _: None, splits=splits, apart=apart)
-    (outcome,) = SparkEngine(spark, most_bytes=0).write([work], "job", "slot")
+    (outcome,) = SparkEngine(spark).write([work], "job", "slot")
     assert not isinstance(outcome, Exception)
     assert spark.tasks == [tasks]
 
@@ -109,5 +109,5 @@ def test_weights_of_splits_and_the_description_of_a_job_count_events_not_offsets
     work = Work(pipeline, (heavy, light), {"a": "", "b": ""}, {}, 60.0, lambda _: None, scale=scale)
     part = _Part.of(work)
     assert sum(part.events) == 11_000
-    SparkEngine(spark, most_bytes=0).write([work], "job", "slot")
+    SparkEngine(spark).write([work], "job", "slot")
     assert spark.described == "web/0: 11000 events, a 0-10 and 1 more"
