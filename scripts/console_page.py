@@ -80,8 +80,8 @@ class Bash:
         self.code = 0
 
     def run(self, command: str, seconds: float, typed: str = "") -> str:
-        """What the command prints, errors among it, when ``typed`` is its input. Raises
-        ``TimeoutError`` when it lasts longer; then the shell is gone."""
+        """Run the command with ``typed`` as its input, and return its output with its errors.
+        Raises ``TimeoutError`` when it lasts longer; then the shell is gone."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         ended = f"(code=$?; printf '\\n%s %s\\n' '{MARK}' $code; exit $code)"

@@ -124,6 +124,6 @@ class Hosts:
             self.run("node", "decommission", name, "--discard", "--yes")
 
     def _rows(self, kind: str) -> list[dict[str, Any]]:
-        """What ``flumeng KIND list`` has."""
+        """Return the rows of ``flumeng KIND list``."""
         rows: list[dict[str, Any]] = json.loads(self.command(kind, "list", "--json"))
         return rows

@@ -47,7 +47,7 @@ class Host:
         self.define()
 
     def define(self, **environment: str) -> None:
-        """What the node has in its environment from its next start on."""
+        """Set the environment of the node for its next start."""
         options = ["--data", self.folder / "node", "--name", "web1", "--policy", self.policy]
         self.units.add(NODE, FLUMENG, "node", "run", *options, FLUMENG_ZK=self.hosts, **environment)
 

@@ -209,7 +209,7 @@ class SparkPipeline:
             raise one_line(error) from error
 
     def _filtered(self, read: ReadSplits) -> LazyBatch:
-        """Return the filtered events. A plan that batches can share is prepared once by Spark."""
+        """Return the filtered events. Spark analyses a plan that batches can share once."""
         splits = len(read.splits)
         if not self._prepares:
             return self._through_filters(read, read.schema, splits)

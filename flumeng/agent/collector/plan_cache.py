@@ -1,6 +1,6 @@
-"""Prepared batches: cached Spark plans of a flow's filters. Planning takes Spark longer than
-running a small batch. Plans take the driver's memory, several times the size of their tables; the
-least recently used are evicted."""
+"""Cached batches: Spark's analysed plans of a flow's filters. Analysing a statement takes Spark
+longer than running a small batch. Plans take the driver's memory, several times the size of their
+tables; the least recently used are evicted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reports: what the stages of a batch tell the driver beside their rows, such as counts of events.
 
-A stage calls ``count`` or ``note`` in the thread that runs it. Whoever runs stages collects their
-reports with ``collecting``, which adds their run time; outside of it, reports are dropped. A failed
-run has no reports. This module loads neither Spark nor Arrow.
+A stage calls ``count`` or ``note`` in the thread that runs it. ``collecting`` gathers the reports
+of this thread and adds the run time; outside of it, reports are dropped. A failed run has none.
+This module loads neither Spark nor Arrow.
 """
 
 from __future__ import annotations

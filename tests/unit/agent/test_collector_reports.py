@@ -1,4 +1,4 @@
-"""Stages report to whoever runs them: once for each run that succeeds."""
+"""A successful run has the reports of its stages once; a failed run has none."""
 
 from __future__ import annotations
 

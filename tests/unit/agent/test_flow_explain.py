@@ -181,7 +181,7 @@ def test_without_java_the_unknown_is_said_to_be_unknown(extended: bool) -> None:
 
 
 @pytest.mark.usefixtures("no_java")
-def test_what_java_would_add_is_said(explain: Callable[..., Result]) -> None:
+def test_missing_java_is_named_with_its_use(explain: Callable[..., Result]) -> None:
     output = explain(SQL).output
     assert "?         filters[1].sql" in output
     assert "Java adds the parts marked ?" in " ".join(output.split())
