@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,9 @@ class Hosts:
         self.units.start(unit)
 
     def node(self, name: str, *options: object, unit: str = "") -> Path:
-        """Add a node, wait until it is live, and return its data directory."""
-        data = self.folder / name
+        """Add a node with a new data directory, wait until it is live, and return the directory.
+        A directory of an earlier node may still hold the progress of sources of a deleted flow."""
+        data = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         given = ("--zk", self.zk, "--data", data, "--name", name, *options)
         session = ("--session-seconds", SESSION_SECONDS)
         self._nodes[name] = unit = unit or f"node-{name}"
