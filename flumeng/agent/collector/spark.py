@@ -42,8 +42,12 @@ REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]
 DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
 """With so little memory, Spark SQL needs a quarter less processor time than with G1."""
+LATE_COMPILER = "-XX:CompileThresholdScaling=5"
+"""Java compiles a method after five times the usual calls: most of the driver's run seldom, and
+compiling took more than half of the processor time of its first minute."""
 CHOSEN = re.compile(r"-XX:\+Use\w+GC\b")
 WORKER_ENVIRONMENT = {
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
     "spark.executorEnv.PYTHONSAFEPATH": "1",
@@ -115,7 +119,7 @@ def start(
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
     java_options = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging}"
-    java_options = f"{java_options} -XX:-UsePerfData {garbage_collector(os.environ)}"
+    java_options = f"{java_options} -XX:-UsePerfData {LATE_COMPILER} {garbage_collector(os.environ)}"
     if more_java_options:
         java_options = f"{java_options} {more_java_options}"
     settings = {

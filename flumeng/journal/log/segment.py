@@ -52,6 +52,7 @@ assert SEGMENT_HEADER_BYTES % ALIGNMENT == 0
 
 INDEX_BYTES = 64 << 10
 WINDOW_BYTES = 1 << 20
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
 
 
 def file_name(base: int) -> str:
@@ -183,7 +184,7 @@ class Segment:
                 if size <= 0:
                     raise CorruptError(f"segment {self.path} ends at seq {seq}, expected {end}")
                 # Its own mapping: the C library would keep the memory of many streams.
-                memory = mmap.mmap(-1, size)
+                memory = mmap.mmap(-1, size, flags=PRIVATE)
                 try:
                     _read(fd, memoryview(memory), offset, self.path)
                 except CorruptError:
