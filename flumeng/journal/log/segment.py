@@ -52,7 +52,8 @@ assert SEGMENT_HEADER_BYTES % ALIGNMENT == 0
 
 INDEX_BYTES = 64 << 10
 WINDOW_BYTES = 1 << 20
-PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+MAPPED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+"""Flags of a window's memory: shared memory, or a fault for each page, take twice the time."""
 
 
 def file_name(base: int) -> str:
@@ -184,7 +185,7 @@ class Segment:
                 if size <= 0:
                     raise CorruptError(f"segment {self.path} ends at seq {seq}, expected {end}")
                 # Its own mapping: the C library would keep the memory of many streams.
-                memory = mmap.mmap(-1, size, flags=PRIVATE)
+                memory = mmap.mmap(-1, size, flags=MAPPED)
                 try:
                     _read(fd, memoryview(memory), offset, self.path)
                 except CorruptError:
