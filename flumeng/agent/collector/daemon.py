@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, dead_letter_limits, jvm, liveness, spark
+from flumeng.agent.collector import dead_letter_limits, drivers, liveness
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
@@ -83,19 +83,17 @@ def run(
         logging.error("%s; this collector ends, and the node restarts it", why)
         os._exit(1)
 
-    def follow() -> None:
-        jvm.wait_for_end()
-        give_up("Spark's JVM has ended")
-
-    fail_fast.start("jvm", follow)
+    driver = drivers.of(session)
+    fail_fast.start("driver", lambda: driver.follow(give_up))
     options = spark_settings.read(spark_settings.supported(given.spark))
-    application = Application(session, options, lambda: measures.jobs()[0], running_jobs)
+    application = Application(driver, options, lambda: measures.jobs()[0], running_jobs)
     fail_fast.start("application", lambda: give_up(application.follow()))
-    class_archive.make_later(cache)
+    driver.make_archive(cache)
     measures.spark_runs = True
     if instruments is not None:
         instruments.page.add(store.readings)
-        instruments.page.add_process("flumeng_spark", jvm.pid())
+        if (pid := driver.pid) is not None:
+            instruments.page.add_process("flumeng_spark", pid)
     journals = Journals(store, admitted)
     inputs = Inputs(
         {
@@ -108,7 +106,7 @@ def run(
         },
         installed,
     )
-    probes_of_life: list[Callable[[], object]] = [lambda: spark.ask(session)]
+    probes_of_life: list[Callable[[], object]] = [driver.ask]
     report = partial(liveness.report, parent.send, probes_of_life, application.held)
     threading.Thread(target=report, name="liveness", daemon=True).start()
 
@@ -124,7 +122,7 @@ def run(
         return pipeline
 
     asked = _tell(measures, given.host, given.port)
-    slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
+    slots = max(LEAST_SLOTS, options.cores or driver.parallelism)
     worker = Worker(
         parent,
         store,
@@ -136,13 +134,13 @@ def run(
         open_store=bounded(allowed),
         running_jobs=running_jobs,
         measures=measures,
-        spark_ui=spark.ui_address(session),
+        spark_ui=driver.ui_address,
         address=asked.address if asked else "",
     )
     probes_of_life += [worker.require_turning, measures.health.turned]
     worker.run()
     store.close()
-    jvm.let_go()
+    driver.let_go()
     return 0
 
 
@@ -152,9 +150,14 @@ def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
+        if options.connect and part.options.in_jvm:
+            raise UserError(
+                f"{part.name}: it needs a driver of Spark in the collector, which {options.place} "
+                "does not give: set another spark.master for a node that collects this flow"
+            )
         if not options.local and part.options.local:
             raise UserError(
-                f"{part.name}: executors of {options.master} run on other hosts: set shared: true "
+                f"{part.name}: executors of {options.place} run on other hosts: set shared: true "
                 "if all of them see that directory, or use a store that they all reach"
             )
         require_catalog(options, part)
