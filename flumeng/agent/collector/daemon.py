@@ -44,6 +44,7 @@ from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.connectors.ranged.runtime import installed
 from flumeng.connectors.spark.options import Spark
+from flumeng.control.commands.connect_limits import require_carried
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
@@ -147,19 +148,10 @@ def run(
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
     """Raise UserError for a part of a flow that the policy forbids, that writes below ``data``, or
     that needs a directory or catalog which this Spark session lacks."""
+    require_carried(options, spec)
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
-        if options.connect and part.options.in_jvm:
-            raise UserError(
-                f"{part.name}: it needs a driver of Spark in the collector, which {options.place} "
-                "does not give: set another spark.master for a node that collects this flow"
-            )
-        if not options.local and part.options.local:
-            raise UserError(
-                f"{part.name}: executors of {options.place} run on other hosts: set shared: true "
-                "if all of them see that directory, or use a store that they all reach"
-            )
         require_catalog(options, part)
 
 
