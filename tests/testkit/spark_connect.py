@@ -50,7 +50,7 @@ class ConnectServer:
     def log(self) -> str:
         return (self._data / "connect.log").read_text()
 
-    def start(self, *, wait_seconds: float = 180.0) -> None:
+    def start(self, *, wait_seconds: float = 600.0) -> None:
         """Start, and return when the server listens."""
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",

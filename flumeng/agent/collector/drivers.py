@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import class_archive, connect, jvm, spark
 from flumeng.agent.collector.spark_reports import AccumulatedReports, ReportRows, StageReports
-from flumeng.events.lazy_batch import is_classic
+
+CONNECT = "pyspark.sql.connect."
+"""Where PySpark has its sessions of Spark Connect: to import them loads gRPC."""
 
 
 class Driver(Protocol):
@@ -177,4 +179,5 @@ class ConnectDriver:
 
 @cache
 def of(session: SparkSession) -> Driver:
-    return OwnDriver(session) if is_classic(session) else ConnectDriver(session)
+    remote = type(session).__module__.startswith(CONNECT)
+    return ConnectDriver(session) if remote else OwnDriver(session)

@@ -17,8 +17,8 @@ LOCAL = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [files: 
 POLL = """
 flow: orders
 sources:
-  - sql_poll: {url: "jdbc:postgresql://db.example:5432/shop", table: orders, schedule: {every_seconds: 60},
-      answers: {path: "s3a://lake/answers"}}
+  - sql_poll: {url: "jdbc:postgresql://db.example:5432/shop", table: orders,
+      schedule: {every_seconds: 60}, answers: {path: "s3a://lake/answers"}}
 sinks: [noop]
 """
 
