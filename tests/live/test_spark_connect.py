@@ -149,9 +149,8 @@ def test_event_is_in_the_lake_once_while_the_server_is_killed_and_returns(
     )
     apply_flow(Operator(store, "test", "", 0.0), text)
     wait_for(lambda: list(files_below(lake, "*.parquet")), lambda: said(cluster), seconds=SECONDS)
-    below = [command_of(pid) for pid in descendants(cluster.child("collector") or 0)]
-    assert not [command for command in below if "java" in command]
-    shown = " ".join(command_of(pid) for pid in descendants(cluster.tops["node"].pid))
+    assert "java" not in commands_below(cluster.child("collector") or 0)
+    shown = commands_below(cluster.tops["node"].pid)
     assert "secret:spark" in shown
     server.kill()
     told = NO_ANSWER.format(server.url)
@@ -169,6 +168,10 @@ def test_event_is_in_the_lake_once_while_the_server_is_killed_and_returns(
         assert set(found["team"].to_pylist()) == {f"team-{n}" for n in range(10)}
     assert TOKEN not in shown + said(cluster)
     store.close()
+
+
+def commands_below(pid: int) -> str:
+    return " ".join(word for child in descendants(pid) for word in command_of(child))
 
 
 def problems(store: Store) -> str:

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -35,6 +36,7 @@ REACH_SECONDS = 5.0
 LOOK_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 """A server that takes longer for a small call is frozen: gRPC would wait for it forever."""
+CLOSE_SECONDS = 2.0
 RETRIES, FIRST_BACKOFF_MS, MOST_BACKOFF_MS = 3, 100, 500
 """By default PySpark repeats a failed call for ten minutes."""
 MOST_TASKS = 4096
@@ -102,6 +104,12 @@ def tasks_at_once(session: SparkSession) -> int:
 def ask(session: SparkSession) -> None:
     """Wait for an answer of the server. Raises PySparkException, or TimeoutError if frozen."""
     _in_thread(lambda: session.conf.get("spark.sql.session.timeZone")).result(ANSWER_SECONDS)
+
+
+def close(session: SparkSession) -> None:
+    """Release the session on the server, which else keeps it and its Python workers for an hour."""
+    with suppress(TimeoutError):
+        _in_thread(session.stop).result(CLOSE_SECONDS)
 
 
 def no_answer(place: str) -> UnavailableError:

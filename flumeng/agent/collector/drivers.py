@@ -62,7 +62,7 @@ class Driver(Protocol):
         """Archive the classes of the JVM, if there is one, for the next start."""
 
     def let_go(self) -> None:
-        """Let the JVM, if there is one, end with this process."""
+        """Let a JVM end with this process, or release the session of a server."""
 
 
 class OwnDriver:
@@ -174,7 +174,8 @@ class ConnectDriver:
 
     def make_archive(self, cache: Path) -> None: ...
 
-    def let_go(self) -> None: ...
+    def let_go(self) -> None:
+        connect.close(self._session)
 
 
 @cache
