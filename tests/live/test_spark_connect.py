@@ -84,8 +84,9 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    conf = {"spark.executorEnv.PYTHONPATH": str(TOP)}
-    server = ConnectServer(tmp_path_factory.mktemp("connect"), token=TOKEN, conf=conf)
+    modules = tmp_path_factory.mktemp("modules")
+    (modules / "tests").symlink_to(TOP / "tests")  # flumeng itself is sent
+    server = ConnectServer(tmp_path_factory.mktemp("connect"), token=TOKEN, modules=modules)
     server.start()
     yield server
     server.stop()

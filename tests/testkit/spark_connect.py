@@ -25,7 +25,8 @@ REQUIREMENTS = Path("conf/spark/executors.txt")
 
 
 class ConnectServer:
-    """A server at one port. ``python``: of its workers. ``conf``: settings of Spark."""
+    """A server at one port. ``python``: of its workers, which find the modules of the directory
+    ``modules`` too. ``conf``: settings of Spark."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class ConnectServer:
         *,
         token: str = "",
         python: str = "",
+        modules: Path | None = None,
         conf: Mapping[str, str] | None = None,
         master: str = "local[2]",
     ) -> None:
@@ -42,6 +44,7 @@ class ConnectServer:
         self.home = Path(pyspark.__file__).parent
         self.process: subprocess.Popen[bytes] | None = None
         self._data = data
+        self._modules = modules
         self._token = token
         self._master = master
         self._conf = dict(conf or {})
@@ -88,6 +91,8 @@ class ConnectServer:
         }
         for known in ("PYTHONPATH", "PYSPARK_DRIVER_PYTHON", "SPARK_CONNECT_MODE_ENABLED"):
             environment.pop(known, None)
+        if self._modules is not None:
+            environment["PYTHONPATH"] = str(self._modules)
         if self._token:
             environment[TOKEN_VARIABLE] = self._token
         return environment
