@@ -62,10 +62,11 @@ class TimeBounds:
 class Declared:
     """The base of all option classes. ``implementation``: the class that runs the component,
     ``"module:Class"``, imported when used. ``bare``: the option that a plain value in place of
-    options sets."""
+    options sets. ``in_jvm``: needs a driver of Spark in its own process, not Spark Connect."""
 
     implementation: ClassVar[str]
     bare: ClassVar[str | None] = None
+    in_jvm: ClassVar[bool] = False
 
     @property
     def local_path(self) -> str:

@@ -111,7 +111,8 @@ class SparkBounds:
     of directories resolved; it never stands for a path with `..`."""
 
     masters: tuple[str, ...] = option(
-        doc="The masters that may be used, besides those of the node's own host.",
+        doc="The masters that may be used, besides those of the node's own host; Spark Connect "
+        "servers without the parameters of their URL.",
         check=check_bound,
         example='["spark://spark-1:7077", "k8s://*"]',
         default=(),
@@ -157,7 +158,7 @@ class SparkBounds:
     def require(self, options: SparkOptions) -> None:
         """Raise UserError for the first forbidden option."""
         if not options.local:
-            self._require("masters", (options.master,))
+            self._require("masters", (options.place,))
         if options.python is not None:
             self._require("python", (options.python,))
         self._require("packages", options.packages)

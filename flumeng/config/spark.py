@@ -47,6 +47,20 @@ FREE_SQL = (
     CATALOG,
 )
 """Allowed SQL settings: of execution and catalogs. Others would change the results of flows."""
+CONNECT = "sc://"
+ON_THE_SERVER = (
+    "cores",
+    "executor_cores",
+    "executor_memory",
+    "python",
+    "packages",
+    "jars",
+    "ui",
+    "ui_port",
+    "ui_url",
+)
+"""Options that a Spark Connect server decides for all of its clients."""
+_PARAMETER = re.compile(r"([A-Za-z0-9_-]+)=([^;=\s]+)", re.ASCII)
 _MEMORY = re.compile("[1-9][0-9]{0,6}[mg]", re.ASCII)
 _PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
@@ -55,12 +69,32 @@ def check_master(text: str) -> None:
     scheme, _, addresses = text.partition("://")
     if LOCAL.fullmatch(text) or text == "yarn" or (scheme == "k8s" and addresses):
         return
+    if scheme == "sc":
+        _check_connect(addresses)
+        return
     if scheme != "spark":
         raise ValueError(
-            'expected local[*], local[4], yarn, "spark://host:7077" or "k8s://https://host:443"'
+            'expected local[*], local[4], yarn, "spark://host:7077", "k8s://https://host:443" or '
+            '"sc://host:15002"'
         )
     for address in addresses.split(","):
         check_address(address)
+
+
+def _check_connect(text: str) -> None:
+    address, slash, parameters = text.partition("/;")
+    check_address(address)
+    for given in parameters.split(";") if slash else ():
+        match = _PARAMETER.fullmatch(given)
+        if match is None or match[1].lower() == "session_id":
+            raise ValueError(
+                'expected "sc://host:port/;name=value", like '
+                '"sc://spark.example:15002/;token=${secret:spark}"'
+            )
+        if SECRET_NAME.search(match[1]) and not SECRET.fullmatch(match[2]):
+            raise ValueError(
+                f"expected a reference to a secret for {match[1]}, like ${{secret:NAME}}"
+            )
 
 
 def check_memory(text: str) -> None:
@@ -101,7 +135,8 @@ class SparkOptions:
     then the change takes effect."""
 
     master: str = option(
-        doc="Spark's master. `local[*]` is the node's own host with all of its cores.",
+        doc="Spark's master. `local[*]` is the node's own host with all of its cores; "
+        '`"sc://host:15002/;token=${secret:spark}"` is a Spark Connect server.',
         check=check_master,
         example='"spark://spark-1:7077,spark-2:7077"',
         default="local[*]",
@@ -172,10 +207,42 @@ class SparkOptions:
         for name, value in self.conf.items():
             if SECRET_NAME.search(name) and not SECRET.fullmatch(value):
                 yield f"conf.{name}", "expected a reference to a secret, like ${secret:NAME}"
+        if not self.connect:
+            return
+        for name in ON_THE_SERVER:
+            if getattr(self, name) != KEYS[name].default:
+                yield (
+                    name,
+                    f"the Spark Connect server decides this: set it there, and `flumeng cluster "
+                    f"set spark.{name} --unset`",
+                )
+        for name in self.conf:
+            if not name.startswith(FREE_SQL):
+                yield (
+                    f"conf.{name}",
+                    "a Spark Connect server takes no such setting from a session: set it there, "
+                    "and remove it here",
+                )
 
     @property
     def local(self) -> bool:
         return LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def connect(self) -> bool:
+        """Whether the master is a Spark Connect server, so that no driver runs here."""
+        return self.master.startswith(CONNECT)
+
+    @property
+    def place(self) -> str:
+        """The master without parameters of its URL."""
+        return self.master.partition("/;")[0] if self.connect else self.master
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The parameters of a Spark Connect server's URL; values may be references to secrets."""
+        given = self.master.partition("/;")[2]
+        return dict(part.split("=") for part in given.split(";") if part)
 
     @property
     def standalone(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -33,13 +33,23 @@ Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 """A session, or a function that returns one and may have to start it."""
 
 
+class Functions(Protocol):
+    """Runs functions of Arrow stages in Spark; each yields batches of ``schema``."""
+
+    def rows(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> DataFrame:
+        """Return the rows of ``stage``, for Spark SQL."""
+
+    def results(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> list[Row]:
+        """Run ``stage``, and return its rows."""
+
+
 @dataclass(frozen=True)
 class LazyBatch:
     """A batch and its stages. ``pending``: those after ``source``, which is None when they start
     from the numbers of the splits. ``schema``: of the output. ``action``: the end, if any. Unless
     ``shuffled``, each Spark partition has the rows of one split, also when repeated. ``bound``:
     the value of the ``Parameter``. ``large_rows``: the session accepts rows of any size.
-    ``around``: what wraps each function of Arrow stages in Spark."""
+    ``functions``: what runs Arrow stages in Spark; None for nothing but the stages."""
 
     session: Session
     splits: int
@@ -50,7 +60,7 @@ class LazyBatch:
     shuffled: bool = False
     bound: tuple[Any, ...] | None = None
     large_rows: bool = False
-    around: Callable[[Stage], Stage] | None = None
+    functions: Functions | None = None
 
     @classmethod
     def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
@@ -127,23 +137,28 @@ class LazyBatch:
     def rows(self) -> DataFrame:
         if self.source is not None and not self.pending:
             return self.source
+        if self.functions is not None:
+            return self.functions.rows(self._source(), Fused(self.pending), self.schema)
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
 
-        source, stage = self.source, Fused(self.pending)
-        if source is None:
-            source = self.spark.range(0, self.splits, 1, self.splits)
         schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
-        return source.mapInArrow(stage if self.around is None else self.around(stage), schema)
+        return self._source().mapInArrow(Fused(self.pending), schema)
+
+    def _source(self) -> DataFrame:
+        if self.source is None:
+            return self.spark.range(0, self.splits, 1, self.splits)
+        return self.source
 
     def collect(self, run: str = "") -> list[Row]:
         """Run the batch: call its action, or return its rows, which must be few per split. ``run``:
         the name of the run for its stages."""
-        rows = self.rows()
         with run_parameters(self.spark, RunParameters(run, self.bound or ())):
-            if self.action is None:
-                return rows.collect()
-            self.action(rows)
-            return []
+            if self.action is not None:
+                self.action(self.rows())
+                return []
+            if self.functions is not None and self.in_arrow:
+                return self.functions.results(self._source(), Fused(self.pending), self.schema)
+            return self.rows().collect()
 
 
 def _arrow_schema_of(rows: DataFrame) -> pa.Schema:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive
+from flumeng.agent.collector import class_archive, connect
 from flumeng.agent.collector import spark as sessions
 from flumeng.config.spark import SparkOptions
 from flumeng.platform.errors import UnavailableError, UserError
@@ -26,10 +27,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """One session for all tests, in a directory with a longer path than a Unix socket may have.
 
     Its workers run functions of these tests, which they import from nowhere else.
+    ``FLUMENG_TEST_MASTER`` may name a Spark Connect server.
     """
+    directory = tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector"
+    if master := os.environ.get("FLUMENG_TEST_MASTER"):
+        return connect.start(directory, SparkOptions(master=master))
     top = Path(__file__).parents[2]
     options = SparkOptions(conf={"spark.executorEnv.PYTHONPATH": str(top)})
-    directory = tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector"
     java_options = class_archive.java_options(class_archive.cache_of(directory))
     return sessions.start(directory, options, more_java_options=java_options)
 

@@ -61,28 +61,41 @@ def _start(
 ) -> None:
     """Start Spark and resolve ``starting`` with its session or the error. With given settings,
     retry while one is refused or Spark does not start."""
+
+    def held(why: str) -> None:
+        send({"type": "alive", "held": scrub(why)})
+
     try:
-        java_options = class_archive.java_options(cache)
         while True:
             try:
-                options = _options(given)
-                started = spark.start(
-                    given.data / "collector",
-                    options,
-                    host=given.host,
-                    more_java_options=java_options,
-                    spare_tasks=APART_SLOTS,
-                )
+                started = _session(_options(given), given, cache, held)
             except (UnavailableError, UserError) as error:
                 if not given.spark:
                     raise
-                send({"type": "alive", "held": scrub(str(error))})
+                held(str(error))
                 time.sleep(AGAIN_SECONDS)
             else:
                 starting.set_result(started)
                 return
     except BaseException as error:
         starting.set_exception(error)
+
+
+def _session(
+    options: SparkOptions, given: argparse.Namespace, cache: Path, held: Callable[[str], None]
+) -> SparkSession:
+    directory = given.data / "collector"
+    if options.connect:
+        from flumeng.agent.collector import connect  # noqa: PLC0415  only then it costs time
+
+        return connect.start(directory, options, held)
+    return spark.start(
+        directory,
+        options,
+        host=given.host,
+        more_java_options=class_archive.java_options(cache),
+        spare_tasks=APART_SLOTS,
+    )
 
 
 def _options(given: argparse.Namespace) -> SparkOptions:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, dead_letter_limits, jvm, liveness, spark
+from flumeng.agent.collector import dead_letter_limits, drivers, liveness
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
@@ -44,6 +44,7 @@ from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.connectors.ranged.runtime import installed
 from flumeng.connectors.spark.options import Spark
+from flumeng.control.commands.connect_limits import require_carried
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
@@ -83,19 +84,17 @@ def run(
         logging.error("%s; this collector ends, and the node restarts it", why)
         os._exit(1)
 
-    def follow() -> None:
-        jvm.wait_for_end()
-        give_up("Spark's JVM has ended")
-
-    fail_fast.start("jvm", follow)
+    driver = drivers.of(session)
+    fail_fast.start("driver", lambda: driver.follow(give_up))
     options = spark_settings.read(spark_settings.supported(given.spark))
-    application = Application(session, options, lambda: measures.jobs()[0], running_jobs)
+    application = Application(driver, options, lambda: measures.jobs()[0], running_jobs)
     fail_fast.start("application", lambda: give_up(application.follow()))
-    class_archive.make_later(cache)
+    driver.make_archive(cache)
     measures.spark_runs = True
     if instruments is not None:
         instruments.page.add(store.readings)
-        instruments.page.add_process("flumeng_spark", jvm.pid())
+        if (pid := driver.pid) is not None:
+            instruments.page.add_process("flumeng_spark", pid)
     journals = Journals(store, admitted)
     inputs = Inputs(
         {
@@ -108,7 +107,7 @@ def run(
         },
         installed,
     )
-    probes_of_life: list[Callable[[], object]] = [lambda: spark.ask(session)]
+    probes_of_life: list[Callable[[], object]] = [driver.ask]
     report = partial(liveness.report, parent.send, probes_of_life, application.held)
     threading.Thread(target=report, name="liveness", daemon=True).start()
 
@@ -124,7 +123,7 @@ def run(
         return pipeline
 
     asked = _tell(measures, given.host, given.port)
-    slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
+    slots = max(LEAST_SLOTS, options.cores or driver.parallelism)
     worker = Worker(
         parent,
         store,
@@ -136,27 +135,23 @@ def run(
         open_store=bounded(allowed),
         running_jobs=running_jobs,
         measures=measures,
-        spark_ui=spark.ui_address(session),
+        spark_ui=driver.ui_address,
         address=asked.address if asked else "",
     )
     probes_of_life += [worker.require_turning, measures.health.turned]
     worker.run()
     store.close()
-    jvm.let_go()
+    driver.let_go()
     return 0
 
 
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
     """Raise UserError for a part of a flow that the policy forbids, that writes below ``data``, or
     that needs a directory or catalog which this Spark session lacks."""
+    require_carried(options, spec)
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
-        if not options.local and part.options.local:
-            raise UserError(
-                f"{part.name}: executors of {options.master} run on other hosts: set shared: true "
-                "if all of them see that directory, or use a store that they all reach"
-            )
         require_catalog(options, part)
 
 

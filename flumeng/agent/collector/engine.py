@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import executor_units
+from flumeng.agent.collector import drivers, executor_units
 from flumeng.agent.collector.batch import Pipeline, Work
 from flumeng.agent.collector.executor_units import SHARES, Imports, Result, Share, Unit, run_shares
 from flumeng.agent.collector.outcome import (
@@ -44,26 +44,25 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._context = spark.sparkContext
+        self._driver = drivers.of(spark)
         self._warm_modules: set[str] = set()
         self._warm_until = 0.0
         self._warming = threading.Lock()
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
-        self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
-        self._context.setLocalProperty("spark.scheduler.pool", slot)
         try:
-            if works[0].pipeline.shareable:
-                return self._write_units(works)
-            (work,) = works
-            return [_write_frames(_pipeline(work), work, job)]
+            with self._driver.job(job, describe(works), slot):
+                if works[0].pipeline.shareable:
+                    return self._write_units(works)
+                (work,) = works
+                return [_write_frames(_pipeline(work), work, job)]
         except FlumengError:
             raise
         except Exception as error:
             raise one_line(error) from error
 
     def cancel(self, job: str) -> None:
-        self._context.cancelJobGroup(job)
+        self._driver.cancel(job)
 
     def warm_up(self, pipeline: Pipeline) -> None:
         """Run empty jobs to keep Python workers running and ``pipeline``'s modules imported. A
@@ -75,11 +74,11 @@ class SparkEngine:
             if not fresh and time.monotonic() < self._warm_until:
                 return
             every = tuple(sorted(self._warm_modules | fresh))
-            tasks = self._context.defaultParallelism
-            self._context.setJobGroup("warm-up", "keeps Python workers ready")
+            tasks = self._driver.parallelism
             try:
-                numbers = self._spark.range(0, tasks, 1, tasks)
-                numbers.mapInArrow(Imports(every), numbers.schema).collect()
+                with self._driver.job("warm-up", "keeps Python workers ready"):
+                    numbers = self._spark.range(0, tasks, 1, tasks)
+                    numbers.mapInArrow(Imports(every), numbers.schema).collect()
             except Exception as error:
                 raise one_line(error) from error
             self._warm_modules |= fresh
@@ -94,7 +93,7 @@ class SparkEngine:
                 for split, events in enumerate(part.events):
                     chosen.append((part, run, Unit(len(chosen), split, stage)))
                     weights.append(events + 1)
-        tasks = 1 if works[0].apart else self._context.defaultParallelism
+        tasks = 1 if works[0].apart else self._driver.parallelism
         shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
         for result in self._run([Share(units, len(works) > 1) for units in given]):
@@ -129,9 +128,9 @@ def _attempt(pipeline: SparkPipeline, work: Work, job: str) -> list[Written]:
         for run in plan.runs:
             for sink, of in run.rows(_collected(run, job, [places[it] for it in run.sinks])):
                 rows[sink] += of
+        made = Reports() if plan.reports is None else plan.reports.take(job)
     finally:
-        plan.release()
-        made = pipeline.run_reports.take(job)
+        plan.release(job)
     pipeline.reports.add(made)
     return pipeline.written(rows)
 

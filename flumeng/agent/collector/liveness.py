@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import spark
+from flumeng.agent.collector.drivers import Driver
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message
 from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.config.spark import SparkOptions
@@ -45,12 +44,12 @@ def report(
 class Application:
     def __init__(
         self,
-        session: SparkSession,
+        driver: Driver,
         options: SparkOptions,
         running: Callable[[], int],
         running_jobs: RunningJobs,
     ) -> None:
-        self._session = session
+        self._driver = driver
         self._options = options
         self._running = running
         self._running_jobs = running_jobs
@@ -72,11 +71,11 @@ class Application:
 
     def _trouble(self) -> str:
         try:
-            if spark.is_stopped(self._session):
-                return f"Spark master {self._options.master} has ended the application"
+            if why := self._driver.trouble(self._options.place):
+                return why
             if not self._options.standalone:
                 return ""  # other masters may queue jobs for longer
-            works = not self._running() or not spark.is_starved(self._session)
+            works = not self._running() or not self._driver.is_starved()
         except (Py4JError, OSError):
             return ""  # the JVM has ended, which another thread notices
         now = time.monotonic()

@@ -21,6 +21,10 @@ UnreadableError, BatchFailedError, HungError, BrokenTogetherError or an unforese
 _RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
+_AWAY = ("StatusCode.UNAVAILABLE", "[INVALID_HANDLE.SESSION")
+"""Signs of a Spark Connect server that has ended, and of one that was started again since."""
+
+
 class BatchFailedError(FlumengError):
     """A filter, a sink or a read of the batch failed; the message is the cause in one line."""
 
@@ -65,9 +69,11 @@ def one_line(error: Exception) -> FlumengError:
     text = error.getMessage() if isinstance(error, PySparkException) else ""
     text = text or str(error)  # Spark 4.0 has no message for errors of Python
     raised = [match for match in _RAISED.finditer(text) if match[2]]
-    if not raised:
+    if not raised and any(sign in text for sign in _AWAY):
+        cause: FlumengError = UnavailableError("the Spark Connect server does not answer")
+    elif not raised:
         first = text.strip().splitlines() or [type(error).__name__]
-        cause: FlumengError = BatchFailedError(first[0])
+        cause = BatchFailedError(first[0])
     else:
         cause = of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
     if isinstance(cause, BatchFailedError) and (notes := getattr(error, "__notes__", [])):

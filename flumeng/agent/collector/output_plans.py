@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from flumeng.agent.collector.executor_units import read_rows
+from flumeng.agent.collector.spark_reports import StageReports
 from flumeng.connectors.api.ranged import Split
 from flumeng.connectors.api.sink import Row
 from flumeng.events.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch, Stage
@@ -64,16 +65,17 @@ class Run:
 @dataclass(frozen=True)
 class Plan:
     """The runs of a batch. ``splits``: the ranges of each split. ``cached``: batches shared by
-    several runs; a batch derived from another comes after it."""
+    several runs; a batch derived from another comes after it. ``reports``: of stages in Spark."""
 
     splits: tuple[Split, ...]
     runs: tuple[Run, ...]
     cached: tuple[LazyBatch, ...] = ()
+    reports: StageReports | None = None
 
     @classmethod
-    def of(cls, splits: tuple[Split, ...], fork: Fork) -> Plan:
+    def of(cls, splits: tuple[Split, ...], fork: Fork, reports: StageReports | None = None) -> Plan:
         cached: list[LazyBatch] = []
-        return cls(splits, tuple(_runs(fork, cached)), tuple(cached))
+        return cls(splits, tuple(_runs(fork, cached)), tuple(cached), reports)
 
     @property
     def preparable(self) -> bool:
@@ -81,9 +83,11 @@ class Plan:
         these by their plan alone, whichever events they hold."""
         return not self.cached and all(run.batch.action is None for run in self.runs)
 
-    def release(self) -> None:
+    def release(self, run: str = "") -> None:
         for batch in reversed(self.cached):
             batch.release()
+        if self.reports is not None:
+            self.reports.release(run)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import spark
+from flumeng.agent.collector import drivers
 from flumeng.agent.collector.batch import Filtered, Intent, Work
 from flumeng.agent.collector.batch_times import BatchTimes
 from flumeng.agent.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
@@ -23,7 +23,7 @@ from flumeng.agent.collector.outcome import one_line, places_of, written_to
 from flumeng.agent.collector.output_plans import Leaf, Plan, Run
 from flumeng.agent.collector.plan_cache import PlanCache
 from flumeng.agent.collector.ranges import Scale, share_out, split
-from flumeng.agent.collector.spark_reports import RunReports
+from flumeng.agent.collector.spark_reports import StageReports
 from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.config import FlowSpec, registry
 from flumeng.config.stages import FilterStage, leading_to
@@ -48,8 +48,7 @@ _plans = PlanCache()
 
 class SparkPipeline:
     """See ``Pipeline``. ``modules``: the Python modules that executors import for this pipeline.
-    ``reports``: what the stages of its successful runs reported. ``run_reports``: those of runs
-    through Spark SQL."""
+    ``reports``: what the stages of its successful runs reported."""
 
     def __init__(
         self,
@@ -62,9 +61,9 @@ class SparkPipeline:
         """Build and try the pipeline; ``reader`` runs on executors. Raises as ``plan``."""
         self.spec = spec
         self._spark, self._plans = session, plans
+        self._driver = drivers.of(session)
         self.task = task
         self.reports = Reports()
-        self.run_reports = RunReports(session)
         self._stages = Stages(segments_of(spec.stages), self.reports)
         self._sinks: list[Sink] = [
             registry.get("sink", part.name).implementation_class()(part.options, task)
@@ -100,7 +99,7 @@ class SparkPipeline:
         stages = [run.batch.all_arrow for run in tried.runs]
         self.shareable = all(stage is not None for stage in stages)
         self.modules = modules_of(stages if self.shareable else read) | reader.modules
-        self._prepares = not self.shareable and tried.preparable
+        self._prepares = self._driver.prepares and not self.shareable and tried.preparable
         tried.release()
 
     @property
@@ -164,7 +163,7 @@ class SparkPipeline:
     def take_large_rows(self) -> None:
         """Switch permanently to a slower session that takes rows of any size."""
         self._large_rows = True
-        self._spark = spark.for_large_rows(self._spark)
+        self._spark = self._driver.for_large_rows()
 
     def failed(self) -> None:
         """Evict the cached plan, so that Spark plans the next batch again."""
@@ -186,7 +185,7 @@ class SparkPipeline:
 
     @property
     def _parts(self) -> int:
-        return self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
+        return self._driver.parallelism * SPLITS_PER_CORE
 
     def _cut(
         self, ranges: Sequence[Range], parts: int, least_events: int, scale: Scale
@@ -200,19 +199,20 @@ class SparkPipeline:
         return ReadSplits(self._reader, splits, dict(addresses), self._identified)
 
     def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
+        reports = self._driver.reports()
         try:
             outputs = Outputs(partial(self._to_sink, work), partial(self._to_dead_letters, work))
-            return Plan.of(splits, self._stages.fork(self._filtered(read), outputs))
-        except FlumengError:
-            raise
+            filtered = self._filtered(read, reports)
+            return Plan.of(splits, self._stages.fork(filtered, outputs), reports)
         except Exception as error:
-            raise one_line(error) from error
+            reports.release("")
+            raise error if isinstance(error, FlumengError) else one_line(error) from error
 
-    def _filtered(self, read: ReadSplits) -> LazyBatch:
+    def _filtered(self, read: ReadSplits, reports: StageReports) -> LazyBatch:
         """Return the filtered events. Spark analyses a plan that batches can share once."""
         splits = len(read.splits)
         if not self._prepares:
-            return self._through_filters(read, read.schema, splits)
+            return self._through_filters(read, read.schema, splits, reports)
         if self._admitting is not None:
             credentials = self._admitting.credentials()
             if credentials != self._prepared_with:
@@ -227,13 +227,16 @@ class SparkPipeline:
                 Parameter(partial(ReadSplits, self._reader, identified=self._identified)),
                 read.schema,
                 splits,
+                reports,
             ),
         )
         return prepared.bind(read.splits, read.addresses)
 
-    def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
+    def _through_filters(
+        self, first: Stage, schema: pa.Schema, splits: int, reports: StageReports
+    ) -> LazyBatch:
         batch = LazyBatch.of_splits(self._spark, splits, first, schema)
-        batch = replace(batch, large_rows=self._large_rows, around=self.run_reports.around)
+        batch = replace(batch, large_rows=self._large_rows, functions=reports)
         return self._stages.through(self._times.noting(batch))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:

@@ -134,18 +134,8 @@ def start(
         "spark.local.dir": str(scratch),
         "spark.redaction.regex": REDACTED,
         "spark.scheduler.mode": "FAIR",
-        "spark.sql.ansi.enabled": "false",
-        # Spark takes each batch for a few bytes, and would broadcast it.
-        "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(NO_LIMIT),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_AT_ONCE),
-        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
-        "spark.sql.runSQLOnFiles": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(2 * (options.cores or os.cpu_count() or 1)),
-        # ${env:NAME} in a flow's text would read the collector's environment.
-        "spark.sql.variable.substitute": "false",
+        **session_settings(options.cores or os.cpu_count() or 1),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
         **WORKER_ENVIRONMENT,
@@ -170,13 +160,34 @@ def start(
     return session
 
 
+def session_settings(tasks: int) -> dict[str, str]:
+    """Return the settings of a session, which flows rely on. ``tasks`` run at once."""
+    return {
+        "spark.sql.ansi.enabled": "false",
+        # Spark takes each batch for a few bytes, and would broadcast it.
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(NO_LIMIT),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_AT_ONCE),
+        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+        "spark.sql.runSQLOnFiles": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * tasks),
+        # ${env:NAME} in a flow's text would read the collector's environment.
+        "spark.sql.variable.substitute": "false",
+    }
+
+
 @cache
 def for_large_rows(session: SparkSession) -> SparkSession:
     """Return a session of the same Spark that takes rows of any size into Python."""
     careful = session.newSession()
-    careful.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_AT_ONCE)
-    careful.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", LARGE_ROWS_AT_ONCE)
+    take_large_rows(careful)
     return careful
+
+
+def take_large_rows(session: SparkSession) -> None:
+    session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_AT_ONCE)
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", LARGE_ROWS_AT_ONCE)
 
 
 def _parallelism(options: SparkOptions, spare_tasks: int) -> dict[str, str]:
@@ -220,8 +231,7 @@ def _hide(directory: Path, options: SparkOptions) -> None:
         if SECRET.fullmatch(value)
     }
     for name in hidden:
-        if not re.search(REDACTED, name):
-            raise UserError(f"spark.conf: {name} cannot hold a secret: Spark would show it")
+        require_redacted(name)
     if any("\n" in secret for secret in hidden.values()):
         raise UserError("spark.conf: a secret has several lines, and Spark reads only one")
     if hidden:
@@ -231,6 +241,12 @@ def _hide(directory: Path, options: SparkOptions) -> None:
         file.touch(mode=0o600)
         file.write_text("".join(lines))
         os.environ["SPARK_CONF_DIR"] = str(directory)
+
+
+def require_redacted(name: str) -> None:
+    """Raise UserError for a setting whose value Spark's pages would show."""
+    if not re.search(REDACTED, name):
+        raise UserError(f"spark.conf: {name} cannot hold a secret: Spark would show it")
 
 
 def _escaped(text: str) -> str:

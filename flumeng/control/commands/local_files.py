@@ -36,6 +36,10 @@ def collecting_hosts(store: ReadableStore, spec: FlowSpec) -> list[str]:
     return _hosts(_nodes(store), spec)
 
 
+def collecting_nodes(store: ReadableStore, spec: FlowSpec) -> dict[str, records.Node]:
+    return {name: node for name, node in _nodes(store).items() if _may_collect(node, spec)}
+
+
 def _nodes(store: ReadableStore) -> dict[str, records.Node]:
     records_by_name = readable_by_name(store, paths.node, store.children(paths.nodes()))
     return {name: node.value for name, node in records_by_name.items()}

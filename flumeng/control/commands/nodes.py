@@ -14,6 +14,7 @@ from flumeng.control.commands.settings import (
     SPARK,
     SettingRow,
     SparkSetting,
+    require_fitting,
     without_chokes,
 )
 from flumeng.control.snapshot import journal_registry
@@ -213,6 +214,7 @@ def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bo
     after = {name: value for name, value in before.items() if name != setting.name}
     if text is not None:
         after[setting.name] = setting.parse(text)
+        require_fitting(operator.store, after)
     value_after, was = after.get(setting.name, "--unset"), before.get(setting.name, "unset")
     command = f"cluster set {key} {value_after} --node {node} (was {was})"
     return operator.change(paths.node(node), current, replace(current.value, spark=after), command)

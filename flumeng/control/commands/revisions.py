@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from flumeng.config.flow_names import is_part, parts_among, whole_of, why_not_applied
 from flumeng.control.commands import chains, isolated_parts
 from flumeng.control.commands.chains import subscribe
+from flumeng.control.commands.connect_limits import not_on_connect
 from flumeng.control.commands.isolated_parts import Leaving
 from flumeng.control.commands.local_files import on_several_hosts
 from flumeng.control.commands.lookup import (
@@ -127,8 +128,9 @@ def next_revisions(
     targets = _Wanted(effective, composed, there, current, cursors)
     revisions = targets.revisions(store)
     changed = [revision for revision in revisions if revision.changed]
-    several = on_several_hosts(store, {revision.flow: revision.effective for revision in changed})
-    unfit = {whole_of(flow): why for flow, why in several.items()}
+    new = {revision.flow: revision.effective for revision in changed}
+    unfitting = {**on_several_hosts(store, new), **not_on_connect(store, new)}
+    unfit = {whole_of(flow): why for flow, why in unfitting.items()}
     large = _too_large(store, changed)
     _refuse({**unfit, **large}, RefusedError if large else UnfitError)
     return revisions

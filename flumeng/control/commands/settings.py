@@ -205,7 +205,24 @@ def set_setting(operator: Operator, key: str, text: str) -> bool:
     setting = _setting(key)
     value = setting.parse(text)
     command = f"cluster set {key} {shown(value)}"
-    return _change(operator, setting, lambda cluster: setting.put(cluster, value), command)
+
+    def put(cluster: Cluster) -> Cluster:
+        after = setting.put(cluster, value)
+        if isinstance(setting, SparkSetting):
+            _require_fitting(after.spark)
+        return after
+
+    return _change(operator, setting, put, command)
+
+
+def require_fitting(store: Store, node: Mapping[str, str]) -> None:
+    """Raise ``UserError`` when the Spark settings in force on a node exclude each other. ``node``:
+    its own."""
+    _require_fitting(spark.effective(_read(store).value.spark, node))
+
+
+def _require_fitting(texts: Mapping[str, str]) -> None:
+    spark.read(spark.supported(texts))
 
 
 def unset_setting(operator: Operator, key: str) -> bool:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pytest
 
 from flumeng.agent.collector import spark_reports
 from flumeng.agent.collector.executor_units import ERROR, ROWS, Unit
@@ -64,3 +65,38 @@ def test_repeated_task_replaces_its_reports() -> None:
         "a": [5, 2],
         "b": [7],
     }
+
+
+KINDS = {
+    "number": pa.int64(),
+    "flag": pa.bool_(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "at": pa.timestamp("us", "UTC"),
+    "amount": pa.decimal128(10, 2),
+    "several": pa.list_(pa.string()),
+    "named": pa.map_(pa.string(), pa.string()),
+    "inner": pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())]),
+}
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_last_row_of_a_task_has_the_reports(nullable: bool) -> None:
+    schema = pa.schema([pa.field(name, kind, nullable) for name, kind in KINDS.items()])
+    wide = schema.append(pa.field(spark_reports.REPORTS, pa.binary()))
+    rows = pa.RecordBatch.from_arrays(
+        [pa.nulls(2, kind) for kind in KINDS.values()], schema=schema.empty_table().schema
+    )
+    *events, last = spark_reports._Reporting(counted, wide, "a")(iter([rows]))
+    assert [batch.num_rows for batch in events] == [2]
+    assert events[0].column(spark_reports.REPORTS).null_count == 2
+    made: Reports = pickle.loads(last.column(spark_reports.REPORTS)[0].as_py())
+    assert (last.num_rows, made.counts["read"], made.notes) == (1, 2, {"partition": "at 7"})
+    nulls = {name: last.column(name).null_count for name in KINDS}
+    assert set(nulls.values()) == {int(nullable)}, "Spark reads no null where it expects none"
+
+
+def test_failed_task_has_no_reports() -> None:
+    wide = pa.schema([pa.field(spark_reports.REPORTS, pa.binary())])
+    with pytest.raises(OSError, match="on fire"):
+        list(spark_reports._Reporting(broken, wide, "a")(iter(())))

@@ -19,6 +19,12 @@ from flumeng.platform.errors import UserError
         ("master", "local[4]", "local[4]"),
         ("master", '"spark://a:7077,b:7077"', "spark://a:7077,b:7077"),
         ("master", "k8s://https://h:443", "k8s://https://h:443"),
+        ("master", "sc://h:15002", "sc://h:15002"),
+        (
+            "master",
+            "sc://h:15002/;token=${secret:t};user_id=flumeng",
+            "sc://h:15002/;token=${secret:t};user_id=flumeng",
+        ),
         ("cores", "8", "8"),
         ("executor_memory", "1536m", "1536m"),
         ("packages", "[a:b:1,\n c:d:2]", '["a:b:1", "c:d:2"]'),
@@ -43,6 +49,12 @@ def test_setting_is_stored_as_one_equivalent_line(key: str, given: str, kept: st
     [
         ("master", "mesos://h:1", "spark.master: expected local"),
         ("master", "spark://h", "expected host:port"),
+        ("master", "sc://h", "expected host:port"),
+        ("master", "sc://h:1/x", "expected host:port"),
+        ("master", "sc://h:1/;token=hunter2", "a reference to a secret for token"),
+        ("master", "sc://h:1/;token=a${secret:s}", "a reference to a secret for token"),
+        ("master", "sc://h:1/;session_id=a", "sc://host:port/;name=value"),
+        ("master", "sc://h:1/;token", "sc://host:port/;name=value"),
         ("cores", "0", "spark.cores: expected at least 1"),
         ("executor_memory", "2 GiB", "like 2g or 1536m"),
         ("packages", "[a:b]", "expected Maven coordinates"),
@@ -139,3 +151,30 @@ def test_path_prefix_in_the_policy_is_compared_with_links_resolved(tmp_path: Pat
                 allowed.require(SparkOptions(jars=(place,)))
     with pytest.raises(UserError, match=r"spark\.python"):
         allowed.require(SparkOptions(python=f"{tmp_path}/jdbc/../evil/python3"))
+
+
+@pytest.mark.parametrize("text", ["cores: '8'", "jars: '[/x.jar]'", "ui: 'true'", "python: /p"])
+def test_setting_that_a_connect_server_decides_is_refused_by_name(text: str) -> None:
+    key, _, value = text.partition(": ")
+    texts = {"master": "sc://h:15002", key: value.strip("'")}
+    told = f"spark.{key}: the Spark Connect server decides this.*set spark.{key} --unset"
+    with pytest.raises(UserError, match=told):
+        spark.read(texts)
+    assert spark.read({**texts, "master": "yarn"}).master == "yarn"
+
+
+def test_connect_session_takes_only_settings_of_spark_sql() -> None:
+    master = {"master": "sc://h:15002"}
+    spark.read({**master, "conf": "{spark.sql.shuffle.partitions: '4'}"})
+    with pytest.raises(
+        UserError, match=r"conf\.spark\.speculation: a Spark Connect server takes no"
+    ):
+        spark.read({**master, "conf": "{spark.speculation: 'true'}"})
+
+
+def test_policy_names_a_connect_server_without_its_parameters() -> None:
+    allowed = policy.parse('spark: {masters: ["sc://h:15002"]}', "node.yaml").spark
+    allowed.require(spark.read({"master": "sc://h:15002/;token=${secret:t}"}))
+    for other in ("sc://h:15003", "sc://evil:15002/;token=${secret:t}"):
+        with pytest.raises(UserError, match="does not allow Spark's sc://"):
+            allowed.require(spark.read({"master": other}))

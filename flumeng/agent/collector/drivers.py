@@ -1,0 +1,184 @@
+"""How the collector drives Spark: through a JVM of its own, or a Spark Connect server. This is the
+only place that knows the differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from flumeng.agent.collector import class_archive, connect, jvm, spark
+from flumeng.agent.collector.spark_reports import AccumulatedReports, ReportRows, StageReports
+
+CONNECT = "pyspark.sql.connect."
+"""Where PySpark has its sessions of Spark Connect: to import them loads gRPC."""
+
+
+class Driver(Protocol):
+    """``prepares``: whether one plan can serve many batches. ``parallelism``: the number of tasks
+    that run at once. ``pid``: the JVM's, if it is a child."""
+
+    @property
+    def prepares(self) -> bool: ...
+
+    @property
+    def parallelism(self) -> int: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def ui_address(self) -> str: ...
+
+    def job(self, name: str, description: str, slot: str = "") -> AbstractContextManager[None]:
+        """Name the Spark jobs of this thread, so that ``cancel`` can end them."""
+
+    def cancel(self, job: str) -> None: ...
+
+    def reports(self) -> StageReports:
+        """Return the reports of the stages of one plan."""
+
+    def for_large_rows(self) -> SparkSession:
+        """Return a session that takes rows of any size into Python, slowly."""
+
+    def ask(self) -> None:
+        """Wait until Spark answers. Raises when it has ended. A liveness probe."""
+
+    def trouble(self, place: str) -> str:
+        """Return why the session is useless; empty while it is not. Called every second."""
+
+    def is_starved(self) -> bool:
+        """Return whether stages wait and no task runs."""
+
+    def follow(self, give_up: Callable[[str], None]) -> None:
+        """Wait for the end of the JVM, if there is one."""
+
+    def make_archive(self, cache: Path) -> None:
+        """Archive the classes of the JVM, if there is one, for the next start."""
+
+    def let_go(self) -> None:
+        """Let a JVM end with this process, or release the session of a server."""
+
+
+class OwnDriver:
+    """Spark's driver is a JVM of this process."""
+
+    prepares = True
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._context = session.sparkContext
+        self._reports = AccumulatedReports(session)
+
+    @property
+    def pid(self) -> int | None:
+        return jvm.pid()
+
+    @property
+    def ui_address(self) -> str:
+        return spark.ui_address(self._session)
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.defaultParallelism
+
+    @contextmanager
+    def job(self, name: str, description: str, slot: str = "") -> Iterator[None]:
+        self._context.setJobGroup(name, description, interruptOnCancel=bool(slot))
+        if slot:
+            self._context.setLocalProperty("spark.scheduler.pool", slot)
+        yield
+
+    def cancel(self, job: str) -> None:
+        self._context.cancelJobGroup(job)
+
+    def reports(self) -> StageReports:
+        return self._reports
+
+    def for_large_rows(self) -> SparkSession:
+        return spark.for_large_rows(self._session)
+
+    def ask(self) -> None:
+        spark.ask(self._session)
+
+    def trouble(self, place: str) -> str:
+        if spark.is_stopped(self._session):
+            return f"Spark master {place} has ended the application"
+        return ""
+
+    def is_starved(self) -> bool:
+        return spark.is_starved(self._session)
+
+    def follow(self, give_up: Callable[[str], None]) -> None:
+        jvm.wait_for_end()
+        give_up("Spark's JVM has ended")
+
+    def make_archive(self, cache: Path) -> None:
+        class_archive.make_later(cache)
+
+    def let_go(self) -> None:
+        jvm.let_go()
+
+
+class ConnectDriver:
+    """Spark's driver is behind a Spark Connect server: jobs have tags, which belong to a thread. A
+    plan serves one batch, since its stages hold the batch's splits."""
+
+    prepares = False
+    pid = None
+    ui_address = ""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self.parallelism = connect.tasks_at_once(session)
+
+    @contextmanager
+    def job(self, name: str, description: str, slot: str = "") -> Iterator[None]:
+        del description, slot
+        self._session.addTag(name)
+        try:
+            yield
+        finally:
+            self._session.removeTag(name)
+
+    def cancel(self, job: str) -> None:
+        self._session.interruptTag(job)
+
+    def reports(self) -> StageReports:
+        return ReportRows()
+
+    def for_large_rows(self) -> SparkSession:
+        """Switch the session, for all flows: a second one would need our code again."""
+        spark.take_large_rows(self._session)
+        return self._session
+
+    def ask(self) -> None:
+        """``trouble`` asks, and ends this process."""
+
+    def trouble(self, place: str) -> str:
+        try:
+            connect.ask(self._session)
+        except (PySparkException, TimeoutError):
+            return str(connect.no_answer(place))
+        return ""
+
+    def is_starved(self) -> bool:
+        return False
+
+    def follow(self, give_up: Callable[[str], None]) -> None: ...
+
+    def make_archive(self, cache: Path) -> None: ...
+
+    def let_go(self) -> None:
+        connect.close(self._session)
+
+
+@cache
+def of(session: SparkSession) -> Driver:
+    remote = type(session).__module__.startswith(CONNECT)
+    return ConnectDriver(session) if remote else OwnDriver(session)
