@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import executor_units
+from flumeng.agent.collector import executor_units, spark
 from flumeng.agent.collector.batch import Pipeline, Work
 from flumeng.agent.collector.executor_units import SHARES, Imports, Result, Share, Unit, run_shares
 from flumeng.agent.collector.outcome import (
-    BrokenTogetherError,
+    CutShortError,
     HungError,
     Outcome,
     SinkUnavailableError,
@@ -94,7 +94,7 @@ class SparkEngine:
                 for split, events in enumerate(part.events):
                     chosen.append((part, run, Unit(len(chosen), split, stage)))
                     weights.append(events + 1)
-        tasks = 1 if works[0].apart else self._context.defaultParallelism
+        tasks = 1 if works[0].apart else spark.units_at_once(self._spark)
         shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
         for result in self._run([Share(units, len(works) > 1) for units in given]):
@@ -216,7 +216,7 @@ def _error(result: Result, sinks: Mapping[int, str]) -> Exception:
     if result.kind == executor_units.HUNG:
         return HungError.after(executor_units.LIMIT_SECONDS, list(sinks.values()), content)
     if result.kind == executor_units.LEFT:
-        return BrokenTogetherError("too many batches of one Spark job have hung")
+        return CutShortError("other batches of its Spark task have hung")
     name, text, number = content.split("\n")
     return of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
 
