@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.collector import spark
+
 SESSION = """
 import json, os, sys, threading, time
 from pathlib import Path
@@ -44,7 +46,7 @@ def test_hanging_batches_take_no_core_of_others(tmp_path: Path, master: str) -> 
     command = [sys.executable, "-c", SESSION, str(tmp_path / "spark"), master]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     said, cores, busy = json.loads(done.stdout)
-    assert said == f"local[{cores + 2}]"
+    assert said == f"local[{spark.TASKS_PER_CORE * cores + 2}]"
     assert busy == list(range(cores))
     if master != "local[*]":
         assert cores == 1

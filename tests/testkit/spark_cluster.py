@@ -28,7 +28,8 @@ CLASSES = "org.apache.spark.deploy"
 
 
 class StandaloneCluster:
-    """``workers`` of one core each, with work directories of their own below ``data``.
+    """``workers`` of one core each, with work directories of their own below ``data``. Each has a
+    loopback address of its own: Spark runs no copy of a task on the same host.
 
     Their Python has the packages of the file ``requirements``. ``conf`` are settings of Spark.
     """
@@ -63,6 +64,7 @@ class StandaloneCluster:
 
     def start_one(self, name: str) -> None:
         """``master``, or one of ``workers``."""
+        host = HOST if name == "master" else f"127.0.0.{1 + self.workers.index(name)}"
         if name == "master":
             arguments = [f"{CLASSES}.master.Master", "--port", str(self.port)]
         else:
@@ -81,7 +83,7 @@ class StandaloneCluster:
             **os.environ,
             "SPARK_HOME": str(home),
             "SPARK_SCALA_VERSION": SCALA,
-            "SPARK_LOCAL_IP": HOST,
+            "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self._data / f"{name}-scratch"),
         }
         for known in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -89,7 +91,7 @@ class StandaloneCluster:
         self._data.mkdir(parents=True, exist_ok=True)
         with (self._data / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*java, *arguments, "--host", HOST, "--webui-port", "0"],
+                [*java, *arguments, "--host", host, "--webui-port", "0"],
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -21,13 +21,16 @@ CONNECT = "pyspark.sql.connect."
 
 class Driver(Protocol):
     """``prepares``: whether one plan can serve many batches. ``parallelism``: the number of tasks
-    that run at once. ``pid``: the JVM's, if it is a child."""
+    that run at once, ``units_at_once``: of tasks of units. ``pid``: the JVM's, if it is a child."""
 
     @property
     def prepares(self) -> bool: ...
 
     @property
     def parallelism(self) -> int: ...
+
+    @property
+    def units_at_once(self) -> int: ...
 
     @property
     def pid(self) -> int | None: ...
@@ -87,6 +90,10 @@ class OwnDriver:
     def parallelism(self) -> int:
         return self._context.defaultParallelism
 
+    @property
+    def units_at_once(self) -> int:
+        return spark.units_at_once(self._session)
+
     @contextmanager
     def job(self, name: str, description: str, slot: str = "") -> Iterator[None]:
         self._context.setJobGroup(name, description, interruptOnCancel=bool(slot))
@@ -135,7 +142,7 @@ class ConnectDriver:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self.parallelism = connect.tasks_at_once(session)
+        self.parallelism = self.units_at_once = connect.tasks_at_once(session)
 
     @contextmanager
     def job(self, name: str, description: str, slot: str = "") -> Iterator[None]:

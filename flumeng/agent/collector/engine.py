@@ -16,7 +16,7 @@ from flumeng.agent.collector import drivers, executor_units
 from flumeng.agent.collector.batch import Pipeline, Work
 from flumeng.agent.collector.executor_units import SHARES, Imports, Result, Share, Unit, run_shares
 from flumeng.agent.collector.outcome import (
-    BrokenTogetherError,
+    CutShortError,
     HungError,
     Outcome,
     SinkUnavailableError,
@@ -93,7 +93,7 @@ class SparkEngine:
                 for split, events in enumerate(part.events):
                     chosen.append((part, run, Unit(len(chosen), split, stage)))
                     weights.append(events + 1)
-        tasks = 1 if works[0].apart else self._driver.parallelism
+        tasks = 1 if works[0].apart else self._driver.units_at_once
         shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
         for result in self._run([Share(units, len(works) > 1) for units in given]):
@@ -215,7 +215,7 @@ def _error(result: Result, sinks: Mapping[int, str]) -> Exception:
     if result.kind == executor_units.HUNG:
         return HungError.after(executor_units.LIMIT_SECONDS, list(sinks.values()), content)
     if result.kind == executor_units.LEFT:
-        return BrokenTogetherError("too many batches of one Spark job have hung")
+        return CutShortError("other batches of its Spark task have hung")
     name, text, number = content.split("\n")
     return of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
 

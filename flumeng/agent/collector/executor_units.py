@@ -1,8 +1,8 @@
 """Units: the pieces of a Spark job that an executor runs, each one split of a batch for one run.
 
-A failed unit reports the error in its result, so Spark never repeats the other units. In a job of
-several batches the running units are abandoned as hung when none has begun or ended for
-``LIMIT_SECONDS``. While the process uses its processor, they count as slow, not hung.
+A task runs its units one after another. A failed unit reports the error in its result, so Spark
+never repeats the other units. In a job of several batches a unit that only waits, and uses no
+processor, is interrupted after ``LIMIT_SECONDS``: an alarm signal raises an exception in it.
 """
 
 from __future__ import annotations
@@ -10,32 +10,30 @@ from __future__ import annotations
 import importlib
 import logging
 import pickle
-import threading
+import signal
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from flumeng.connectors.ranged import reports
 from flumeng.events.lazy_batch import FAILED_SINK, Stage
 from flumeng.platform.errors import FlumengError
-from flumeng.platform.garbage_collection import current_frames
 from flumeng.platform.user_functions import FunctionError
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 4
-"""Units that a Spark task runs at once. They mostly wait for a server and a disk."""
-SLOW_SECONDS = 1.0
-"""In an idle process, units that take longer (MOST_SLOW at most) do not count against AT_ONCE."""
 LIMIT_SECONDS = 10.0
-"""Units count as hung after this time in which none began or ended and the process was idle."""
-MOST_SLOW = 16
+"""Waiting time after which a unit counts as hung. The units of a task share it: later ones may have
+less, but ``SLOW_SECONDS`` at least."""
+SLOW_SECONDS = 1.0
+WINDOWS = 4
+"""Equal parts of a unit's limit. It hangs when the process was idle in so many in a row."""
 _STEPS = {
     "flumeng.connectors.ranged.reading": "reading",
     "flumeng.filters": "filtering",
@@ -43,6 +41,7 @@ _STEPS = {
 }
 """Step of each module that calls an input, a filter or a sink. Connectors are not listed."""
 WORKING = 0.05
+"""Part of a window in which a process uses its processor if it is not idle."""
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
 RESULTS = pa.schema(
@@ -59,8 +58,8 @@ SHARES = pa.schema([pa.field("share", pa.binary())])
 class Result(NamedTuple):
     """Number of the unit, kind of result, and content. ROWS: the rows as an Arrow stream, with the
     pickled ``Reports``. ERROR: the error's type and text, and the sink's number if several share
-    the unit. HUNG: the step in which it hangs, if known. LEFT: the unit was not begun, since too
-    many others hang."""
+    the unit. HUNG: the step in which it hangs, if known. LEFT: the unit was interrupted before
+    its limit, since others of its task had used up their waiting time."""
 
     unit: int
     kind: str
@@ -111,89 +110,67 @@ def run_shares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def run_together(
-    units: tuple[Unit, ...],
-    slow_seconds: float = SLOW_SECONDS,
-    limit_seconds: float = LIMIT_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
-    cpu_clock: Callable[[], float] = time.process_time,
-) -> list[Result]:
-    """Run ``units`` in threads; return their results once all have ended or the rest hang."""
-    running = _Running(units, clock)
-    effort = _Effort(min(slow_seconds, limit_seconds) / 4, clock, cpu_clock)
-    with running.news:
-        while True:
-            working = effort.is_working()
-            now = clock()
-            slow = sum(now - began >= slow_seconds for began in running.began.values())
-            at_once = AT_ONCE if working else AT_ONCE + min(slow, MOST_SLOW)
-            while running.waiting and len(running.began) < at_once:
-                running.begin()
-            if not running.began:
-                return running.results
-            still_since = max(running.ended_at, effort.seen_at, *running.began.values())
-            if now - still_since >= limit_seconds:
-                return [*running.results, *running.given_up()]
-            running.news.wait(effort.window_seconds)
+    units: Sequence[Unit], limit_seconds: float = LIMIT_SECONDS, slow_seconds: float = SLOW_SECONDS
+) -> Iterator[Result]:
+    """Run ``units`` of several batches in the main thread, and interrupt those that hang."""
+    left = limit_seconds
+    for unit in units:
+        most = max(left, slow_seconds)
+        alarm = _Alarm(most / WINDOWS)
+        began = time.monotonic()
+        try:
+            alarm.start()
+            result = unit.run()
+            alarm.stop()
+        except _IdleError as idle:
+            alarm.stop()
+            whole = most == limit_seconds
+            result = Result(unit.number, HUNG if whole else LEFT, idle.step.encode())
+        seconds = time.monotonic() - began
+        if seconds >= slow_seconds and not alarm.works(seconds):
+            left -= seconds
+        yield result
 
 
-class _Running:
-    """The units of one call. ``began``: start times of running units. ``news`` guards all state."""
-
-    def __init__(self, units: tuple[Unit, ...], clock: Callable[[], float]) -> None:
-        self.news = threading.Condition()
-        self.waiting = deque(units)
-        self.began: dict[int, float] = {}
-        self.threads: dict[int, int] = {}
-        self.ended_at = clock()
-        self.results: list[Result] = []
-        self._clock = clock
-
-    def begin(self) -> None:
-        unit = self.waiting.popleft()
-        self.began[unit.number] = self._clock()
-        thread = threading.Thread(target=self._run, args=(unit,), daemon=True)
-        thread.start()
-        self.threads[unit.number] = thread.ident or 0
-
-    def given_up(self) -> list[Result]:
-        frames = current_frames()
-        hung = [
-            Result(number, HUNG, step_of(frames.get(self.threads[number])).encode())
-            for number in self.began
-        ]
-        return [*hung, *(Result(unit.number, LEFT, b"") for unit in self.waiting)]
-
-    def _run(self, unit: Unit) -> None:
-        result = unit.run()
-        with self.news:
-            del self.began[unit.number], self.threads[unit.number]
-            self.ended_at = self._clock()
-            self.results.append(result)
-            self.news.notify()
+class RepeatedTaskError(FlumengError):
+    """Spark runs a task for the second time."""
 
 
-class _Effort:
-    """Whether this process works or waits, measured in windows. ``seen_at``: when it worked."""
+class _IdleError(BaseException):
+    """Raised in a unit that hangs. Code that handles any ``Exception`` lets it pass."""
 
-    def __init__(
-        self, window_seconds: float, clock: Callable[[], float], cpu_clock: Callable[[], float]
-    ) -> None:
-        self.window_seconds = window_seconds
-        self.seen_at = self._looked_at = clock()
-        self._clock = clock
-        self._cpu_clock = cpu_clock
-        self._cpu_seconds = cpu_clock()
-        self._working = True
+    def __init__(self, step: str) -> None:
+        self.step = step
 
-    def is_working(self) -> bool:
-        now = self._clock()
-        if (seconds := now - self._looked_at) >= self.window_seconds:
-            cpu_seconds = self._cpu_clock()
-            self._working = cpu_seconds - self._cpu_seconds >= WORKING * seconds
-            self._looked_at, self._cpu_seconds = now, cpu_seconds
-            if self._working:
-                self.seen_at = now
-        return self._working
+
+class _Alarm:
+    """Raises _IdleError in the main thread once the process was idle for ``WINDOWS`` windows, and
+    again after each further one, should a unit suppress it."""
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window_seconds = window_seconds
+        self._began = self._seen = time.process_time()
+        self._idle = 0
+        self._stopped = False
+
+    def start(self) -> None:
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.setitimer(signal.ITIMER_REAL, self._window_seconds, self._window_seconds)
+
+    def stop(self) -> None:
+        self._stopped = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def works(self, seconds: float) -> bool:
+        """Return whether the process has worked in the last ``seconds`` since the start."""
+        return time.process_time() - self._began >= WORKING * seconds
+
+    def _on_alarm(self, _number: int, frame: FrameType | None) -> None:
+        before, self._seen = self._seen, time.process_time()
+        works = self._seen - before >= WORKING * self._window_seconds
+        self._idle = 0 if works else self._idle + 1
+        if self._idle >= WINDOWS and not self._stopped:
+            raise _IdleError(step_of(frame))
 
 
 def step_of(frame: FrameType | None) -> str:
@@ -205,6 +182,15 @@ def step_of(frame: FrameType | None) -> str:
                 return step
         frame = frame.f_back
     return ""
+
+
+def refuse_copies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A stage that only the first attempt of a Spark task passes. Raises RepeatedTaskError in a
+    repeat, and in a copy that Spark runs beside it: either could write events twice."""
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber():
+        raise RepeatedTaskError("Spark runs a task again, and at-most-once allows no second write")
+    yield from batches
 
 
 def read_rows(stream: bytes) -> list[dict[str, object]]:

@@ -1,8 +1,9 @@
 """The Spark jobs of a collector: a bounded number at once, each for one batch or many small ones.
 
 A batch's size is decided when its job starts, so batches grow while jobs are scarce. A job over its
-limit is cancelled, and its batches count as hung; ``on_stuck`` is called when Spark does not end
-it. Batches that take more than ``START_SECONDS`` to begin run later, in jobs of their own.
+limit is cancelled, and its batch counts as hung; the batches of a shared one run apart then.
+``on_stuck`` is called when Spark does not end it. Batches that take more than ``START_SECONDS`` to
+begin run later, in jobs of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from functools import partial
 from typing import Protocol
 
 from flumeng.agent.collector.batch import Pipeline, Work
-from flumeng.agent.collector.outcome import BrokenTogetherError, HungError, Outcome
-from flumeng.agent.collector.slot import Request, Slots, bounds
+from flumeng.agent.collector.outcome import BrokenTogetherError, CutShortError, HungError, Outcome
+from flumeng.agent.collector.slot import APART, FAILING, SHARED, Request, Slots, bounds
 from flumeng.agent.collector.threads import Threads
 from flumeng.platform import fail_fast
 
@@ -55,9 +56,9 @@ class _Job:
 
 
 class Jobs:
-    """Runs batches as Spark jobs; thread-safe. ``slots`` jobs run at once, and up to
-    ``APART_SLOTS`` more for tasks that must not share. ``running_jobs``: a context entered around
-    each job, given its flows."""
+    """Runs batches as Spark jobs; thread-safe. ``slots`` jobs run at once, one more of failing
+    tasks, and up to ``APART_SLOTS`` more of tasks that must not share. ``running_jobs``: a context
+    entered around each job, given its flows."""
 
     def __init__(
         self,
@@ -85,9 +86,10 @@ class Jobs:
         self._numbers = itertools.count(1)
         self._starts = Starts(self._on_late, start_seconds)
         for number in range(slots):
-            self._open(f"job-{number}")
+            self._open(f"job-{number}", SHARED)
+        self._open("job-failing", FAILING)
         for number in range(APART_SLOTS):
-            self._open(f"job-apart-{number}", apart=True, spare=number > 0)
+            self._open(f"job-apart-{number}", APART, spare=number > 0)
 
     @property
     def suspects(self) -> frozenset[str]:
@@ -143,25 +145,25 @@ class Jobs:
             ]
         for job in late:
             for work in job.works:
-                sinks = [leaf.place for leaf in work.pipeline.spec.leaves]
-                work.done(HungError.after(job.limit_seconds, sinks))
+                work.done(_over_limit(work, job))
             self._cancel(job.name)
         for job in stuck:
             self._on_stuck(
                 f"Spark job {job.name} runs {self._cancel_seconds:.0f} s after its cancel"
             )
 
-    def _open(self, slot: str, *, apart: bool = False, spare: bool = False) -> None:
-        fail_fast.start(slot, partial(self._work, slot, apart, spare))
+    def _open(self, slot: str, lane: str, *, spare: bool = False) -> None:
+        fail_fast.start(slot, partial(self._work, slot, lane, spare))
 
-    def _work(self, slot: str, apart: bool, spare: bool) -> None:
+    def _work(self, slot: str, lane: str, spare: bool) -> None:
         """Run jobs in a slot, forever. A ``spare`` slot pauses while there are suspects."""
         while True:
             with self._news:
                 while True:
                     still = spare and bool(self._suspects)
-                    late = [self._late.popleft()] if apart and self._late and not still else []
-                    requests = [] if late or still else self._slots.next(apart=apart)
+                    may = lane == APART and self._late and not still
+                    late = [self._late.popleft()] if may else []
+                    requests = [] if late or still else self._slots.next(lane)
                     if late or requests:
                         break
                     self._news.wait()
@@ -172,7 +174,7 @@ class Jobs:
                 for request in unreached:  # they ask again
                     self.ask(request)
             hung = bool(works) and self._run(works, slot)
-            if len(requests) > 1 and not hung:
+            if lane == SHARED and len(requests) > 1 and not hung:
                 with self._news:
                     self._slots.measured(len(requests), time.monotonic() - began)
 
@@ -201,11 +203,19 @@ class Jobs:
         if not ended:
             for work, outcome in zip(works, outcomes, strict=True):
                 work.done(outcome)
-        return ended or any(isinstance(outcome, HungError) for outcome in outcomes)
+        kinds = HungError | CutShortError
+        return ended or any(isinstance(outcome, kinds) for outcome in outcomes)
 
     def _cancel(self, name: str) -> None:
         """Cancel a job from a new thread, since Spark may not answer."""
         threading.Thread(target=self._engine.cancel, args=(name,), daemon=True).start()
+
+
+def _over_limit(work: Work, job: _Job) -> Exception:
+    if len(job.works) > 1:
+        return BrokenTogetherError(f"a Spark job has not ended after {job.limit_seconds:g} s")
+    sinks = [leaf.place for leaf in work.pipeline.spec.leaves]
+    return HungError.after(job.limit_seconds, sinks)
 
 
 @dataclass(eq=False)

@@ -64,6 +64,10 @@ class BrokenTogetherError(FlumengError):
     """A job of several batches failed; the batch at fault is unknown."""
 
 
+class CutShortError(BrokenTogetherError):
+    """A batch was interrupted early, because others of its Spark task had waited for too long."""
+
+
 def one_line(error: Exception) -> FlumengError:
     """Return the cause of a failed Spark job; a note on ``error`` names the filter or sink."""
     text = error.getMessage() if isinstance(error, PySparkException) else ""

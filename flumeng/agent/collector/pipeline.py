@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from flumeng.agent.collector import drivers
 from flumeng.agent.collector.batch import Filtered, Intent, Work
 from flumeng.agent.collector.batch_times import BatchTimes
+from flumeng.agent.collector.executor_units import refuse_copies
 from flumeng.agent.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
 from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.lines.reader import JoinLines
@@ -237,6 +238,8 @@ class SparkPipeline:
     ) -> LazyBatch:
         batch = LazyBatch.of_splits(self._spark, splits, first, schema)
         batch = replace(batch, large_rows=self._large_rows, functions=reports)
+        if self.spec.delivery == "at-most-once":
+            batch = batch.arrow(refuse_copies, schema)
         return self._stages.through(self._times.noting(batch))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:

@@ -2,7 +2,8 @@
 
 Of all failures only a higher epoch ends the work on an assignment. A new assignment, a drain and a
 stop take effect between batches. While the ZooKeeper session is uncertain the task pauses. After a
-hang the task restarts in jobs of its own, with a longer limit, until it commits a batch.
+hang the task restarts in jobs of its own, with a longer limit, until it commits a batch. While its
+sinks are unavailable, it shares jobs with other such tasks only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 
 from flumeng.agent.collector.ack import SupersededError
 from flumeng.agent.collector.assignment import Assignment, Retries
-from flumeng.agent.collector.outcome import BrokenTogetherError, HungError
+from flumeng.agent.collector.outcome import BrokenTogetherError, CutShortError, HungError
 from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.slot_client import SlotClient
 from flumeng.agent.collector.status import FAILED, RETRYING, RUNNING, STANDBY, STOPPED, StatusReport
@@ -67,7 +68,7 @@ class Runner:
         """Whether the status may be RUNNING: after a failure a claim must make progress first."""
         self._streak = HealthThreshold()
         self._retries = Retries(clock)
-        self._apart = False
+        self._apart = self._failing = False
         self._hangs = 0
         self._status = StatusReport(around.report)
         self._trouble = TroubleLog(log)
@@ -184,7 +185,7 @@ class Runner:
             raise ConflictError("ZooKeeper has another cluster now: the task starts again")
         if task.written:
             self._commit(claim)
-            self._apart, self._hangs = False, 0
+            self._apart, self._failing, self._hangs = False, False, 0
             return 0.0
         if letting_go or claim.asking or not task.may_start:
             return None
@@ -226,7 +227,8 @@ class Runner:
         if backlog.due_seconds == 0.0:
             first = claim.pipeline.spec.batch.timeout_seconds
             limit = min(first * 2**self._hangs, max(first, HANG_MOST_SECONDS))
-            claim.ask(backlog.events, apart=self._apart, limit_seconds=limit)
+            apart, failing = self._apart, self._failing
+            claim.ask(backlog.events, apart=apart, failing=failing, limit_seconds=limit)
             return None
         if draining and task.caught_up:
             self._drained = True
@@ -277,11 +279,14 @@ class Runner:
             log.info("task %s: at most %d events a batch: %s", assignment.key, size.events, error)
         elif isinstance(error, UnreadableError):
             self._partitions.stop(error)
+        elif isinstance(error, CutShortError):
+            self._failing = True
         elif isinstance(error, BrokenTogetherError):
             self._apart = True
         elif isinstance(error, UnavailableError | ConflictError):
             text = "task %s waits, and tries again: %s"
             self._trouble.log(logging.WARNING, text, assignment.key, error)
+            self._failing |= isinstance(error, UnavailableError)
             if isinstance(error, UnavailableError) and self._around.store.connected:
                 self._streak.fail(unreachable=True)
                 self._say(assignment, RETRYING, str(error))

@@ -2,9 +2,10 @@
 
 A free slot takes the batch of the flow that has waited longest, relative to its batch interval. If
 that batch may share a Spark job, others join it, up to a job's capacity: a single batch starts at
-once, and of a thousand small batches hundreds run in one job. Tasks are *apart* after a hang, a
-slow start or a failed shared job, and while their flow may have crashed the collector: they wait
-for separate slots and never share.
+once, and of a thousand small batches hundreds run in one job. Small batches of tasks whose last one
+failed share jobs with each other only. Tasks are *apart* after a hang, a slow start or a failed
+shared job, and while their flow may have crashed the collector: they never share. Both kinds have
+separate slots.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Protocol
 
 from flumeng.agent.collector.batch import Work
 
+SHARED, FAILING, APART = LANES = ("shared", "failing", "apart")
+"""Kinds of slots, by the tasks that wait for them."""
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
 """A shared job should end within this time, since the next job waits for it."""
@@ -39,18 +42,26 @@ class Member(Protocol):
 @dataclass(frozen=True, eq=False)
 class Request:
     """A task's request for a slot. ``shareable``: all filters and sinks are Arrow, and the batch
-    may take as long as a shared job. ``gather_seconds``: how long the flow gathers events."""
+    may take as long as a shared job. ``failing``: the task's last batch failed, and may have made
+    others wait. ``gather_seconds``: how long the flow gathers events."""
 
     flow: str
     member: Member
     events: int
     shareable: bool
     apart: bool = False
+    failing: bool = False
     gather_seconds: float = 1.0
 
     @property
     def together(self) -> bool:
         return self.shareable and not self.apart and self.events <= SMALL_EVENTS
+
+    @property
+    def lane(self) -> str:
+        if self.apart:
+            return APART
+        return FAILING if self.failing and self.together else SHARED
 
     @property
     def interval_seconds(self) -> float:
@@ -89,7 +100,7 @@ class Slots:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._queues: dict[bool, dict[str, _Queue]] = {False: {}, True: {}}
+        self._queues: dict[str, dict[str, _Queue]] = {lane: {} for lane in LANES}
         self._waiting: set[Request] = set()
         self._size = SharedSize()
 
@@ -98,7 +109,7 @@ class Slots:
 
     def ask(self, request: Request) -> None:
         self._waiting.add(request)
-        queues = self._queues[request.apart]
+        queues = self._queues[request.lane]
         if request.flow not in queues:
             queues[request.flow] = _Queue(self._clock())
         queues[request.flow].requests.append(request)
@@ -109,9 +120,9 @@ class Slots:
         self._remove(request)
         return True
 
-    def next(self, *, apart: bool) -> list[Request]:
-        """Return requests for a free slot's next job, ``apart`` or not; empty when none waits."""
-        queues, now = self._queues[apart], self._clock()
+    def next(self, lane: str) -> list[Request]:
+        """Return requests for the next job of a free slot of ``lane``; empty when none waits."""
+        queues, now = self._queues[lane], self._clock()
         if not queues:
             return []
         ordered = sorted(queues.values(), key=lambda queue: -queue.waited(now))
@@ -133,12 +144,12 @@ class Slots:
         return chosen
 
     def measured(self, members: int, seconds: float) -> None:
-        began = min((queue.since for queue in self._queues[False].values()), default=inf)
+        began = min((queue.since for queue in self._queues[SHARED].values()), default=inf)
         longest = max(0.0, self._clock() - began)
         self._size.measured(members, seconds, max(SHARED_SECONDS, PART_OF_WAIT * longest))
 
     def _remove(self, request: Request) -> None:
-        queues = self._queues[request.apart]
+        queues = self._queues[request.lane]
         queue = queues[request.flow]
         queue.requests.remove(request)
         if not queue.requests:

@@ -60,7 +60,7 @@ class SlotClient:
         """Whether no other thread works for this claim."""
         return not self.asking and not self.task.writing
 
-    def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
+    def ask(self, events: int, *, apart: bool, failing: bool, limit_seconds: float) -> None:
         self._asked_at = time.monotonic()
         self._limit_seconds = limit_seconds
         self._apart = apart or self.slow or self.assignment.flow in self._jobs.suspects
@@ -70,6 +70,7 @@ class SlotClient:
             events,
             self.pipeline.shareable and limit_seconds >= self._jobs.shared_limit_seconds,
             self._apart,
+            failing,
             self.pipeline.spec.batch_seconds,
         )
         self._jobs.ask(self._request)

@@ -67,6 +67,9 @@ RETAINED = {
 PACKAGES = ("flumeng", "zkschema")
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 LARGE_ROWS_AT_ONCE = 256
+PARTITIONS_OF_TABLES = "spark.sql.leafNodeDefaultParallelism"
+TASKS_PER_CORE = 2
+"""Tasks of a core on one host. Those of small batches mostly wait for a server and a disk."""
 NO_LIMIT = 2**31 - 1
 """No limit on a batch's bytes: measuring after each row takes Spark longer than writing the row."""
 SOCKET_DIRECTORY_BYTES = 104 - len("/.") - 36 - len(".sock")
@@ -101,7 +104,7 @@ def start(
     spare_tasks: int = 0,
 ) -> SparkSession:
     """Start Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
-    run in addition to one task per core. ``more_settings``: without secrets. Raises UserError for
+    run in addition to ``TASKS_PER_CORE``. ``more_settings``: without secrets. Raises UserError for
     Java, ``directory`` and secrets, UnavailableError when the master does not answer or Spark does
     not start."""
     java.find_java()
@@ -196,8 +199,9 @@ def _parallelism(options: SparkOptions, spare_tasks: int) -> dict[str, str]:
     number = options.master.removesuffix("]").partition("[")[2] or 1
     tasks = cores.available() if number == "*" else int(number)
     return {
-        "spark.master": f"local[{tasks + spare_tasks}]",
+        "spark.master": f"local[{TASKS_PER_CORE * tasks + spare_tasks}]",
         "spark.default.parallelism": str(tasks),
+        PARTITIONS_OF_TABLES: str(TASKS_PER_CORE * tasks),
     }
 
 
@@ -289,6 +293,12 @@ def _sockets(directory: Path) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": path,
     }
+
+
+def units_at_once(spark: SparkSession) -> int:
+    """Return into how many partitions Spark divides a small table, and so the units of a job."""
+    default = str(spark.sparkContext.defaultParallelism)
+    return int(spark.conf.get(PARTITIONS_OF_TABLES, default) or default)
 
 
 def ask(spark: SparkSession) -> None:

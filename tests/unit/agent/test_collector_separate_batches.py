@@ -42,6 +42,10 @@ class Spark:
     def sparkContext(self) -> Spark:  # noqa: N802  # pyspark's
         return self
 
+    @property
+    def conf(self) -> dict[str, str]:
+        return {}
+
     def accumulator(self, _zero: Any, _kind: Any) -> Nothing:
         return Nothing()
 

@@ -14,6 +14,9 @@ from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.job import STARTS_AT_ONCE, Jobs, Starts
 from flumeng.agent.collector.outcome import HungError
 from flumeng.agent.collector.slot import (
+    APART,
+    FAILING,
+    SHARED,
     SHARED_EVENTS,
     SHARED_MEMBERS,
     SMALL_EVENTS,
@@ -65,9 +68,9 @@ def test_flows_take_turns_however_many_tasks_they_have() -> None:
     for task in range(3):
         slots.ask(request("many", task=task, shareable=False))
     slots.ask(request("one", shareable=False))
-    said = [keys(slots.next(apart=False)) for _ in range(4)]
+    said = [keys(slots.next(SHARED)) for _ in range(4)]
     assert said == [["many/collect.0"], ["one/collect.0"], ["many/collect.1"], ["many/collect.2"]]
-    assert slots.next(apart=False) == []
+    assert slots.next(SHARED) == []
 
 
 def test_flow_with_small_batches_waits_less_and_no_flow_waits_for_ever() -> None:
@@ -77,7 +80,7 @@ def test_flow_with_small_batches_waits_less_and_no_flow_waits_for_ever() -> None
     clock.now = 0.1
     slots.ask(request("hasty", shareable=False, gather_seconds=0.2))
     clock.now = 0.2
-    assert keys(slots.next(apart=False)) == ["hasty/collect.0"], "half of 0.2 s, a tenth of 2 s"
+    assert keys(slots.next(SHARED)) == ["hasty/collect.0"], "half of 0.2 s, a tenth of 2 s"
     turns = 0
     said: list[str] = []
     while "patient/collect.0" not in said:
@@ -85,7 +88,7 @@ def test_flow_with_small_batches_waits_less_and_no_flow_waits_for_ever() -> None
         hasty = request("hasty", shareable=False, gather_seconds=0.001)
         slots.ask(hasty)
         clock.now += 0.2
-        said = keys(slots.next(apart=False))
+        said = keys(slots.next(SHARED))
         slots.withdraw(hasty)
     assert 8 <= turns <= 11, "however hasty the other one is"
 
@@ -96,7 +99,7 @@ def test_small_batches_share_a_job_and_large_ones_and_sql_run_alone() -> None:
     slots.ask(request("large", SMALL_EVENTS + 1))
     slots.ask(request("sql", shareable=False))
     slots.ask(request("b"))
-    said = [keys(slots.next(apart=False)) for _ in range(3)]
+    said = [keys(slots.next(SHARED)) for _ in range(3)]
     assert said == [["a/collect.0", "b/collect.0"], ["large/collect.0"], ["sql/collect.0"]]
 
 
@@ -104,22 +107,33 @@ def test_a_shared_job_is_bounded_in_batches_and_in_events() -> None:
     slots = Slots()
     for number in range(2 * SHARED_MEMBERS):
         slots.ask(request(f"f{number}"))
-    assert len(slots.next(apart=False)) == SHARED_MEMBERS
+    assert len(slots.next(SHARED)) == SHARED_MEMBERS
     slots = Slots()
     for number in range(SHARED_MEMBERS):
         slots.ask(request(f"f{number}", SMALL_EVENTS))
-    assert sum(each.events for each in slots.next(apart=False)) <= SHARED_EVENTS
+    assert sum(each.events for each in slots.next(SHARED)) <= SHARED_EVENTS
 
 
 def test_batch_apart_waits_for_slots_of_its_own() -> None:
     slots = Slots()
     slots.ask(request("a", apart=True))
     slots.ask(b := request("b", apart=True))
-    assert slots.next(apart=False) == []
-    assert keys(slots.next(apart=True)) == ["a/collect.0"]
+    assert slots.next(SHARED) == []
+    assert keys(slots.next(APART)) == ["a/collect.0"]
     assert slots.withdraw(b)
     assert not slots.withdraw(b)
-    assert slots.next(apart=True) == []
+    assert slots.next(APART) == []
+
+
+def test_small_batches_of_failing_tasks_share_jobs_with_each_other_only() -> None:
+    slots = Slots()
+    for name, failing in (("a", False), ("b", True), ("c", True), ("d", False)):
+        slots.ask(request(name, failing=failing))
+    slots.ask(request("large", SMALL_EVENTS + 1, failing=True))
+    assert keys(slots.next(FAILING)) == ["b/collect.0", "c/collect.0"]
+    assert slots.next(FAILING) == []
+    said = [keys(slots.next(SHARED)) for _ in range(2)]
+    assert said == [["a/collect.0", "d/collect.0"], ["large/collect.0"]]
 
 
 def test_batch_that_grew_while_waiting_gets_its_part_of_a_shared_job() -> None:
@@ -137,7 +151,7 @@ def test_two_requests_of_one_task_wait_independently() -> None:
     slots.ask(before)
     slots.ask(after)
     assert slots.withdraw(before)
-    assert slots.next(apart=False) == [after]
+    assert slots.next(SHARED) == [after]
 
 
 @pytest.mark.slow
@@ -243,7 +257,7 @@ def test_shared_job_is_short_unless_others_wait_long() -> None:
         """The batches in the last of so many jobs, in which a batch takes 0.03 s."""
         count = 0
         for _ in range(jobs):
-            count = len(chosen := slots.next(apart=False))
+            count = len(chosen := slots.next(SHARED))
             slots.measured(count, count * 0.03)
             for each in chosen:
                 slots.ask(each)
