@@ -7,7 +7,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -33,7 +33,19 @@ from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError
 
-WARM_SECONDS = 30.0
+WARM_SECONDS = 45.0
+"""Idle Python workers end after 60 s."""
+USUAL_MODULES = frozenset(
+    (
+        "flumeng.agent.collector.batch_times",
+        "flumeng.connectors.files.sink",
+        "flumeng.connectors.journals.reader",
+        "flumeng.connectors.ranged.routing",
+        "pandas",  # pyarrow imports it with the first list that becomes an array
+        "pyarrow.flight",
+    )
+)
+"""The modules that an executor imports to write a journal's events into Parquet files."""
 NAMED = 3
 _RESULTS = "unit int, kind string, content binary, reports binary"
 """RESULTS for Spark."""
@@ -61,25 +73,29 @@ class SparkEngine:
             raise
         except Exception as error:
             raise one_line(error) from error
+        finally:
+            self._warm_until = time.monotonic() + WARM_SECONDS
 
     def cancel(self, job: str) -> None:
         self._context.cancelJobGroup(job)
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Run empty jobs to keep Python workers running and ``pipeline``'s modules imported. A
-        session's first job takes two seconds, importing modules one more, and idle workers end
-        after a minute."""
+        """Keep Python workers running, with ``pipeline``'s modules imported."""
         assert isinstance(pipeline, SparkPipeline)
+        self.stay_warm(pipeline.modules)
+
+    def stay_warm(self, modules: Set[str] = USUAL_MODULES) -> None:
+        """Run an empty job, unless one ran recently and all ``modules`` are imported. A session's
+        first job takes two seconds, importing modules one more. Raises as ``write``."""
         with self._warming:
-            fresh = pipeline.modules - self._warm_modules
+            fresh = modules - self._warm_modules
             if not fresh and time.monotonic() < self._warm_until:
                 return
             every = tuple(sorted(self._warm_modules | fresh))
             tasks = self._context.defaultParallelism
             self._context.setJobGroup("warm-up", "keeps Python workers ready")
             try:
-                numbers = self._spark.range(0, tasks, 1, tasks)
-                numbers.mapInArrow(Imports(every), numbers.schema).collect()
+                self._run([Imports(every)] * tasks)
             except Exception as error:
                 raise one_line(error) from error
             self._warm_modules |= fresh
@@ -102,7 +118,7 @@ class SparkEngine:
             part.take(run, result)
         return [part.outcome() for part in parts]
 
-    def _run(self, shares: Sequence[Share]) -> list[Result]:
+    def _run(self, shares: Sequence[Share | Imports]) -> list[Result]:
         if not shares:
             return []
         given = pa.Table.from_pydict({"share": [pickle.dumps(share) for share in shares]}, SHARES)
