@@ -7,7 +7,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -35,6 +35,8 @@ from flumeng.platform.errors import FlumengError
 
 WARM_SECONDS = 45.0
 """Idle Python workers end after 60 s."""
+IDLE_WORKERS = 2
+"""Python workers without tasks, of about 110 MB each; a small batch needs no more."""
 USUAL_MODULES = frozenset(
     (
         "flumeng.agent.collector.batch_times",
@@ -57,7 +59,8 @@ class SparkEngine:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._warm_modules: set[str] = set()
+        self._warm_modules: frozenset[str] = frozenset()
+        self._warm_workers = 0
         self._warm_until = 0.0
         self._warming = threading.Lock()
 
@@ -82,23 +85,26 @@ class SparkEngine:
     def warm_up(self, pipeline: Pipeline) -> None:
         """Keep Python workers running, with ``pipeline``'s modules imported."""
         assert isinstance(pipeline, SparkPipeline)
-        self.stay_warm(pipeline.modules)
+        self._warm(pipeline.modules, self._context.defaultParallelism)
 
-    def stay_warm(self, modules: Set[str] = USUAL_MODULES) -> None:
-        """Run an empty job, unless one ran recently and all ``modules`` are imported. A session's
-        first job takes two seconds, importing modules one more. Raises as ``write``."""
+    def stay_warm(self) -> None:
+        """Do as ``warm_up`` without a pipeline, in few Python workers. Raises as ``write``."""
+        self._warm(USUAL_MODULES, min(IDLE_WORKERS, self._context.defaultParallelism))
+
+    def _warm(self, modules: frozenset[str], workers: int) -> None:
+        """Run an empty job, unless one ran recently in as many workers with all ``modules``. A
+        session's first job takes two seconds, importing modules one more."""
         with self._warming:
-            fresh = modules - self._warm_modules
-            if not fresh and time.monotonic() < self._warm_until:
+            ready = modules <= self._warm_modules and workers <= self._warm_workers
+            if ready and time.monotonic() < self._warm_until:
                 return
-            every = tuple(sorted(self._warm_modules | fresh))
-            tasks = self._context.defaultParallelism
+            every = self._warm_modules | modules
             self._context.setJobGroup("warm-up", "keeps Python workers ready")
             try:
-                self._run([Imports(every)] * tasks)
+                self._run([Imports(tuple(sorted(every)))] * workers)
             except Exception as error:
                 raise one_line(error) from error
-            self._warm_modules |= fresh
+            self._warm_modules, self._warm_workers = every, workers
             self._warm_until = time.monotonic() + WARM_SECONDS
 
     def _write_units(self, works: Sequence[Work]) -> list[Outcome]:

@@ -132,11 +132,11 @@ def test_end_of_a_collector_without_tasks_is_no_problem_of_the_node(
     assert machine.status.problems == {}
     machine.handle(Ended(COLLECT, 2))
     assert machine.status.problems == {}
-    assert machine.not_running == ()
+    assert not machine.not_running
     assert "ended with code 2" in machine.children[COLLECT].trouble
     machine.handle(assigned(COLLECT, version=2))
     assert machine.status.problems == {COLLECT: "ended with code 2"}
-    assert machine.not_running == (COLLECT,)
+    assert list(machine.not_running) == [COLLECT]
 
 
 def end_often(machine: Machine, clock: Clock, seconds: float) -> list[float]:
