@@ -290,6 +290,12 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     help="How much work fits on it, such as slots=16; may be given again.",
 )
 @click.option(
+    "--warm-collector/--no-warm-collector",
+    default=True,
+    show_default=True,
+    help="Keep Spark running without tasks, for a takeover within a second.",
+)
+@click.option(
     "--policy",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",

@@ -2,11 +2,11 @@
 
 Real ZooKeeper, a real master, and real nodes with real collectors on Spark: one node receives 2,000
 events a second, two may collect them in the flow's only task. Again and again all processes of the
-task's node are killed (SIGKILL) at once, and started again when the task runs elsewhere. With a
-standby the next kill waits until that node stands by; without any, until no Spark runs there. The
-clock starts when the node's znode in ``/live`` is gone, so a session's timeout is not in; the grace
-period is 0. The parts: until a master has planned, until the other node was told, until the acks
-were claimed, and until its first batch was acked.
+task's node are killed (SIGKILL) at once, and started again when the task runs elsewhere. The next
+kill waits until the other node stands by (``standby``), has a warm collector whose Python workers
+run, or has no Spark. The clock starts when the node's znode in ``/live`` is gone, so a session's
+timeout is not in; the grace period is 0. The parts: until a master has planned, until the other
+node was told, until the acks were claimed, and until its first batch was acked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from benches.processes import Processes, family
+from benches.processes import Processes, cpu_seconds, family
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.task_map import read_plan
@@ -38,6 +38,7 @@ from zkschema.records import Ack, PlannedTask
 PATIENCE_SECONDS = 90.0
 SESSION_SECONDS = 4.0
 LOOK_SECONDS = 0.003
+REST_SECONDS, REST_SHARE = 1.0, 0.1
 RUNS_SECONDS = 2.0
 """So long the task has committed on its node before that is killed."""
 FLUMENG = Path(sys.executable).with_name("flumeng")
@@ -59,11 +60,12 @@ PARTS = ("plan", "tell", "claim", "first_batch")
 
 @dataclass
 class Cluster:
-    """``running``: the heads of the processes, by name."""
+    """``running``: the heads of the processes, by name. ``warm``: nodes keep a collector."""
 
     folder: Path
     hosts: str
     store: Store
+    warm: bool = False
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, *arguments: str) -> None:
@@ -74,6 +76,7 @@ class Cluster:
     def start_node(self, name: str, role: str, label: str) -> None:
         data = str(self.folder / name)
         said = ["--data", data, "--name", name, "--role", role, "--label", f"role={label}"]
+        said += [] if self.warm else ["--no-warm-collector"]
         self.start(name, "node", "run", *said, "--session-seconds", str(SESSION_SECONDS))
 
     def kill(self, name: str) -> None:
@@ -103,25 +106,39 @@ class Cluster:
     def collects(self, node: str) -> bool:
         return "collector" in Processes.of(self.running[node].pid).heads
 
+    def is_warm(self, node: str) -> bool:
+        """Spark's JVM runs with the process that forks Python workers, and two of these; they have
+        imported their modules and rest."""
+        jvm = Processes.of(self.running[node].pid).heads.get("jvm")
+        if jvm is None or len(spark := list(family(jvm))) < 4:
+            return False
+        before = sum(map(cpu_seconds, spark))
+        time.sleep(REST_SECONDS)
+        return sum(map(cpu_seconds, spark)) - before < REST_SHARE * REST_SECONDS
+
 
 def run(rounds: int = 9) -> dict[str, object]:
-    """Milliseconds at the median, with a standby and without any."""
+    """Milliseconds at the median: with a standby, with a warm collector, and with neither."""
     with_standby = measure(replicas=2, rounds=rounds)
-    without = measure(replicas=1, rounds=rounds)
+    warm = measure(replicas=1, rounds=rounds)
+    without = measure(replicas=1, rounds=rounds, warm=False)
     return {
         "rounds": rounds,
         "failover_ms_p50_standby": _ms(map(sum, with_standby)),
         "failover_ms_worst_standby": round(1000 * max(map(sum, with_standby))),
         "failover_parts_ms_standby": _parts(with_standby),
+        "failover_ms_p50_warm": _ms(map(sum, warm)),
+        "failover_ms_worst_warm": round(1000 * max(map(sum, warm))),
+        "failover_parts_ms_warm": _parts(warm),
         "failover_ms_p50": _ms(map(sum, without)),
         "failover_ms_worst": round(1000 * max(map(sum, without))),
         "failover_parts_ms": _parts(without),
     }
 
 
-def measure(*, replicas: int, rounds: int) -> list[list[float]]:
+def measure(*, replicas: int, rounds: int, warm: bool = True) -> list[list[float]]:
     """Of each round, the seconds that each part took."""
-    with cluster_of(replicas) as cluster:
+    with cluster_of(replicas, warm=warm) as cluster:
         return [_fail(cluster, replicas) for _ in range(rounds)]
 
 
@@ -131,12 +148,14 @@ def _fail(cluster: Cluster, replicas: int) -> list[float]:
     assert task.node is not None
     (other,) = {*COLLECTORS} - {task.node}
     until(lambda: cluster.store.exists(paths.live_node(other)), other)
-    if replicas > 1:
-        until(lambda: cluster.stands_by(other), f"{other} to stand by")
     acked = cluster.ack().offset
     until(lambda: cluster.ack().offset > acked, "commits")
     time.sleep(RUNS_SECONDS)
-    if replicas == 1:
+    if replicas > 1:
+        until(lambda: cluster.stands_by(other), f"{other} to stand by")
+    elif cluster.warm:
+        until(lambda: cluster.is_warm(other), f"a warm collector on {other}")
+    else:
         until(lambda: not cluster.collects(other), f"the end of Spark on {other}")
     cluster.kill(task.node)
     until(lambda: not cluster.store.exists(paths.live_node(task.node or "")), "the session's end")
@@ -162,7 +181,9 @@ def _is_told(store: Store, node: str) -> bool:
 
 
 @contextmanager
-def cluster_of(replicas: int, batch_seconds: float = 0.3) -> Iterator[Cluster]:
+def cluster_of(
+    replicas: int, batch_seconds: float = 0.3, *, warm: bool = True
+) -> Iterator[Cluster]:
     """Once the task has committed."""
     with tempfile.TemporaryDirectory(prefix="flumeng-bench-") as name:
         folder = Path(name)
@@ -170,7 +191,7 @@ def cluster_of(replicas: int, batch_seconds: float = 0.3) -> Iterator[Cluster]:
         server.start()
         hosts = f"{server.address}/bench"
         store = connect(hosts)
-        cluster = Cluster(folder, hosts, store)
+        cluster = Cluster(folder, hosts, store, warm)
         try:
             tree.init(store)
             cluster.start("master", "master")

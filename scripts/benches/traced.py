@@ -222,7 +222,7 @@ class CollectingNode(Node):
     def __init__(self, name: str, folder: Path, hosts: str) -> None:
         self._own_home = DataDirectory(folder / name)
         self._own_store = ZooKeeperStore(hosts, SESSION_SECONDS)
-        settings = Settings(name, folder / name, hosts, roles=(COLLECT,))
+        settings = Settings(name, folder / name, hosts, roles=(COLLECT,), warm_collector=False)
         super().__init__(settings, self._own_home, self._own_store)
         self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._thread.start()

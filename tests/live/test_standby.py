@@ -1,4 +1,5 @@
-"""A node is killed whole, and the standby of its task takes over: real nodes and Spark."""
+"""A node is killed whole, and another takes its task over: a standby, or a warm collector without
+tasks. Real nodes and Spark."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.agent.collector import jvm
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
@@ -34,7 +36,7 @@ flow: web
 sources: [{{generate: {{events_per_second: 2000, bytes: 64}}}}]
 place:
   ingest: {{labels: {{role: in}}}}
-  collect: {{labels: {{role: out}}, tasks: 1, replicas: 2}}
+  collect: {{labels: {{role: out}}, tasks: 1, replicas: {replicas}}}
 batch: {{seconds: 0.3}}
 delivery: exactly-once
 sinks: [{{files: {{path: "{lake}", format: parquet, shared: true}}}}]
@@ -92,7 +94,7 @@ def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluste
     nodes = [paths.live_node(name) for name in ("i0", "c0", "c1")]
     wait_for(lambda: all(map(cluster.store.exists, nodes)), "the nodes")
     operator = Operator(cluster.store, "a", "", 0.0)
-    apply_flow(operator, FLOW.format(lake=lake))
+    apply_flow(operator, FLOW.format(lake=lake, replicas=2))
 
     def task() -> TaskRow | None:
         return next((row for row in overview.tasks(cluster.store) if row.kind == "collect"), None)
@@ -129,3 +131,59 @@ def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluste
     found = pc.struct_field(numbers, "n").cast("int64").to_numpy()
     assert len(found) >= expected
     assert np.array_equal(np.sort(found), np.arange(len(found)))
+
+
+@pytest.mark.long
+def test_a_warm_collector_without_tasks_commits_without_another_jvm(cluster: Cluster) -> None:
+    """Its Python workers and its JVM run before the task is there, and go on after it."""
+    nodes = [paths.live_node(name) for name in ("i0", "c0", "c1")]
+    wait_for(lambda: all(map(cluster.store.exists, nodes)), "the nodes")
+
+    def is_warm(name: str) -> bool:
+        live = cluster.store.read(paths.live_node(name))
+        return live is not None and live.value.collector != ""
+
+    wait_for(lambda: is_warm("c0") and is_warm("c1"), "Spark on both nodes")
+    rows = overview.nodes(cluster.store)
+    assert [(row.node, dict(row.tasks), row.problem, dict(row.problems)) for row in rows] == [
+        (name, {}, "", {}) for name in ("c0", "c1", "i0")
+    ]
+    assert "python" not in kinds_below(cluster.heads["i0"].pid), "it does not collect"
+    wait_for(lambda: kinds_below(cluster.heads["c0"].pid).count("python") >= 2, "Python workers")
+    jvms = {name: jvm_of(cluster.heads[name].pid) for name in ("c0", "c1")}
+    apply_flow(
+        Operator(cluster.store, "a", "", 0.0), FLOW.format(lake=cluster.folder / "lake", replicas=1)
+    )
+
+    def owner() -> str | None:
+        rows = (row for row in overview.tasks(cluster.store) if row.kind == "collect")
+        return next((row.node for row in rows), None)
+
+    wait_for(lambda: cluster.acked() > 0, "the first ack")
+    first = owner()
+    assert first is not None
+    assert jvm_of(cluster.heads[first].pid) == jvms[first]
+    (other,) = {"c0", "c1"} - {first}
+    cluster.kill(first)
+    wait_for(lambda: owner() == other, "another owner")
+    acked = cluster.acked()
+    wait_for(lambda: cluster.acked() > acked, "its acks")
+    assert jvm_of(cluster.heads[other].pid) == jvms[other]
+    set_flow_state(Operator(cluster.store, "a", "", 0.0), "web", "stopped")
+    wait_for(lambda: owner() is None, "the end of all that was received")
+    assert jvm_of(cluster.heads[other].pid) == jvms[other]
+
+
+def kinds_below(pid: int) -> list[str]:
+    """The kind of each process of Spark below ``pid``: the JVM, or Python below it."""
+    spark = jvm_of(pid)
+    return [] if spark is None else ["jvm", *("python" for _ in descendants(spark))]
+
+
+def jvm_of(pid: int) -> int | None:
+    """Spark's JVM below ``pid``."""
+    for below in descendants(pid):
+        with contextlib.suppress(OSError):
+            if jvm.MAIN_CLASS in Path(f"/proc/{below}/cmdline").read_bytes().split(b"\0"):
+                return below
+    return None

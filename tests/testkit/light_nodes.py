@@ -131,7 +131,13 @@ def start(hosts: str, folder: Path, number: int, session_seconds: float) -> Ligh
     """One light node in a thread of its own."""
     name = f"light-{number}"
     settings = Settings(
-        name, folder / name, hosts, labels=LABELS, session_seconds=session_seconds, limits=UNLIMITED
+        name,
+        folder / name,
+        hosts,
+        labels=LABELS,
+        session_seconds=session_seconds,
+        limits=UNLIMITED,
+        warm_collector=False,
     )
     node = LightNode(settings, ZooKeeperStore(hosts, session_seconds))
     threading.Thread(target=node.run, name=name, daemon=True).start()

@@ -34,6 +34,7 @@ parser.add_argument("--policy", type=Path, help="the file that limits flows on t
 parser.add_argument("--host", default=spark.LOOPBACK, help="the address for executors")
 parser.add_argument("--port", type=int, default=0, help="at that host; 0 for a free one")
 parser.add_argument("--spark", type=json.loads, default={}, help="Spark's settings, as JSON")
+parser.add_argument("--warm", action="store_true", help="keep Spark's Python workers running")
 parser.add_argument("--session-seconds", type=float, default=10.0)
 parser.add_argument("--metrics-channel", type=int, help="the descriptor of metrics requests")
 

@@ -1,5 +1,6 @@
 """Class-data sharing (JEP 350) for Spark's JVM: an archive of the classes loaded at its start. The
-archive saves most of that start's time. Its name identifies the Java and jars it is for."""
+archive saves most of that start's time. Its name identifies the Java and the jars it is for, by
+their paths too: before Java 19 an archive is useless where the jars are elsewhere."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from flumeng.platform.processes import PYTHON, die_with_parent
 
 CACHE_VARIABLE = "FLUMENG_CACHE"
 ROOM_BYTES = 512 * 1024 * 1024
+TRAINING = 2
+"""Grows when ``_train`` loads other classes."""
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 BACKGROUND_NICENESS = 19
 BACKGROUND_AFTER_SECONDS = 60.0
@@ -39,7 +42,7 @@ def archive_in(cache: Path) -> Path:
     """Return the archive's path for this Java and these jars. Raises UserError without Java."""
     java = Path(find_java()).resolve()
     jars = Path(pyspark.__file__).parent / "jars"
-    content = [f"{java} {java.stat().st_mtime_ns}"]
+    content = [f"{java} {java.stat().st_mtime_ns}", f"{jars} {TRAINING}"]
     content += sorted(f"{jar.name} {jar.stat().st_size}" for jar in jars.glob("*.jar"))
     key = hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
     return cache / f"spark-{pyspark.__version__}-{key}.jsa"
@@ -99,11 +102,12 @@ def make(cache: Path) -> Path:
 def _train(scratch: Path, archive: Path) -> None:
     """Load a collector's classes, then end the JVM cleanly: it writes the archive at exit."""
     from flumeng.agent.collector import jvm, spark  # noqa: PLC0415  only when it is needed
+    from flumeng.agent.collector.engine import SparkEngine  # noqa: PLC0415
 
     options = f"-XX:ArchiveClassesAtExit={archive} {QUIET}"
     session = spark.start(scratch, more_java_options=options)
+    SparkEngine(session).stay_warm()
     rows = session.range(0, 2, 1, 2)
-    rows.mapInArrow(lambda batches: batches, rows.schema).collect()
     rows.selectExpr("cast(id as string) AS body").where("body > '0'").mapInArrow(
         lambda batches: batches, "body string"
     ).toArrow()

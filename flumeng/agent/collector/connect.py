@@ -23,9 +23,9 @@ from pyspark.sql.functions import max as max_of
 from pyspark.sql.functions import spark_partition_id
 
 from flumeng.agent.collector import spark
-from flumeng.agent.collector.executor_units import Imports
 from flumeng.agent.collector.outcome import one_line
 from flumeng.config.spark import CONNECT, SparkOptions
+from flumeng.events.lazy_batch import Fused
 from flumeng.platform import private_directory, secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.options.patterns import SECRET
@@ -95,9 +95,7 @@ def tasks_at_once(session: SparkSession) -> int:
     """Return the number of tasks that the server's Spark runs at once. The job fails when the
     server's Python cannot load flumeng."""
     numbers = session.range(0, MOST_TASKS)
-    tasks = numbers.mapInArrow(Imports(()), numbers.schema).select(
-        spark_partition_id().alias("task")
-    )
+    tasks = numbers.mapInArrow(Fused(()), numbers.schema).select(spark_partition_id().alias("task"))
     return int(tasks.agg(max_of("task")).collect()[0][0]) + 1
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -20,10 +21,12 @@ from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
 from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.executor_units import Imports
 from flumeng.agent.collector.liveness import Application
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.worker import Worker
+from flumeng.agent.collector.worker_daemon import MODULES
 from flumeng.agent.node.protocol import Parent
 from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.agent.node.sink_paths import require_outside
@@ -53,12 +56,16 @@ from flumeng.platform import fail_fast, file_store, secrets
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import FileStore
 from flumeng.platform.security import process
+from flumeng.platform.trouble_log import TroubleLog
 from zkschema.records import COLLECT
 
 if TYPE_CHECKING:
     from flumeng.platform.metrics.instruments import Instruments
 
+log = logging.getLogger(__name__)
+
 LEAST_SLOTS = 2
+WARM_LOOK_SECONDS = 10.0
 
 
 def run(
@@ -75,6 +82,7 @@ def run(
         secrets.use(allowed.secrets)
         admitted = executor_tokens.of_process()
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
+        Imports(tuple(MODULES)).run()  # pipelines use them here too
         session = starting.result()
     except (UnavailableError, UserError) as problem:
         print(problem, file=sys.stderr)
@@ -127,7 +135,7 @@ def run(
     worker = Worker(
         parent,
         store,
-        engine=SparkEngine(session),
+        engine=_warmed(SparkEngine(session), stays_warm=given.warm),
         slots=slots,
         build=build,
         positions=inputs.positions,
@@ -143,6 +151,26 @@ def run(
     store.close()
     driver.let_go()
     return 0
+
+
+def _warmed(engine: SparkEngine, *, stays_warm: bool) -> SparkEngine:
+    """Return ``engine``, which a thread warms up while tasks are claimed, and keeps warm if it
+    ``stays_warm``. A failure only costs the next batch time, and is logged once."""
+    trouble = TroubleLog(log)
+
+    def run() -> None:
+        while True:
+            try:
+                engine.stay_warm()
+                trouble.end("Spark is warm again")
+            except Exception as error:
+                trouble.log(logging.WARNING, "Spark cannot be warmed up: %s", error)
+            if not stays_warm:
+                return
+            time.sleep(WARM_LOOK_SECONDS)
+
+    threading.Thread(target=run, name="warm-up", daemon=True).start()
+    return engine
 
 
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:

@@ -28,12 +28,16 @@ from flumeng.agent.collector.outcome import (
 from flumeng.agent.collector.output_plans import Run
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import spread
+from flumeng.agent.collector.worker_daemon import MODULES
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError
 
-WARM_SECONDS = 30.0
+WARM_SECONDS = 45.0
+"""Idle Python workers end after 60 s."""
+IDLE_WORKERS = 2
+"""Python workers without tasks, of about 110 MB each; a small batch needs no more."""
 NAMED = 3
 _RESULTS = "unit int, kind string, content binary, reports binary"
 """RESULTS for Spark."""
@@ -45,7 +49,8 @@ class SparkEngine:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._driver = drivers.of(spark)
-        self._warm_modules: set[str] = set()
+        self._warm_modules: frozenset[str] = frozenset()
+        self._warm_workers = 0
         self._warm_until = 0.0
         self._warming = threading.Lock()
 
@@ -60,28 +65,35 @@ class SparkEngine:
             raise
         except Exception as error:
             raise one_line(error) from error
+        finally:
+            self._warm_until = time.monotonic() + WARM_SECONDS
 
     def cancel(self, job: str) -> None:
         self._driver.cancel(job)
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Run empty jobs to keep Python workers running and ``pipeline``'s modules imported. A
-        session's first job takes two seconds, importing modules one more, and idle workers end
-        after a minute."""
+        """Keep Python workers running, with ``pipeline``'s modules imported."""
         assert isinstance(pipeline, SparkPipeline)
+        self._warm(pipeline.modules, self._driver.parallelism)
+
+    def stay_warm(self) -> None:
+        """Do as ``warm_up`` without a pipeline, in few Python workers. Raises as ``write``."""
+        self._warm(MODULES, min(IDLE_WORKERS, self._driver.parallelism))
+
+    def _warm(self, modules: frozenset[str], workers: int) -> None:
+        """Run an empty job, unless one ran recently in as many workers with all ``modules``. A
+        session's first job takes two seconds, importing modules one more."""
         with self._warming:
-            fresh = pipeline.modules - self._warm_modules
-            if not fresh and time.monotonic() < self._warm_until:
+            ready = modules <= self._warm_modules and workers <= self._warm_workers
+            if ready and time.monotonic() < self._warm_until:
                 return
-            every = tuple(sorted(self._warm_modules | fresh))
-            tasks = self._driver.parallelism
+            every = self._warm_modules | modules
             try:
                 with self._driver.job("warm-up", "keeps Python workers ready"):
-                    numbers = self._spark.range(0, tasks, 1, tasks)
-                    numbers.mapInArrow(Imports(every), numbers.schema).collect()
+                    self._run([Imports(tuple(sorted(every)))] * workers)
             except Exception as error:
                 raise one_line(error) from error
-            self._warm_modules |= fresh
+            self._warm_modules, self._warm_workers = every, workers
             self._warm_until = time.monotonic() + WARM_SECONDS
 
     def _write_units(self, works: Sequence[Work]) -> list[Outcome]:
@@ -101,7 +113,7 @@ class SparkEngine:
             part.take(run, result)
         return [part.outcome() for part in parts]
 
-    def _run(self, shares: Sequence[Share]) -> list[Result]:
+    def _run(self, shares: Sequence[Share | Imports]) -> list[Result]:
         if not shares:
             return []
         given = pa.Table.from_pydict({"share": [pickle.dumps(share) for share in shares]}, SHARES)

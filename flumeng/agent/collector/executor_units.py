@@ -104,7 +104,7 @@ def run_shares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A stage from SHARES, pickled each, to RESULTS."""
     for batch in batches:
         for pickled in batch["share"].to_pylist():
-            share: Share = pickle.loads(pickled)  # it comes from our own driver
+            share: Share | Imports = pickle.loads(pickled)  # it comes from our own driver
             for result in share.run():
                 yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
 
@@ -224,12 +224,12 @@ def _stream(batches: list[pa.RecordBatch]) -> bytes:
 
 @dataclass(frozen=True)
 class Imports:
-    """Import ``modules`` in each Spark task, so that its Python worker has them loaded."""
+    """A share without units: imports ``modules``, so that its Python worker has them loaded."""
 
     modules: tuple[str, ...]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self) -> Iterable[Result]:
         for module in self.modules:
             with suppress(ImportError):  # a flow's own code may be no module
                 importlib.import_module(module)
-        return batches
+        return ()

@@ -6,13 +6,19 @@ from __future__ import annotations
 import gc
 import importlib
 
-MODULES = (
-    "flumeng.agent.collector.executor_units",
-    "flumeng.connectors.files.sink",
-    "flumeng.connectors.journals.reader",
-    "pandas",  # Arrow imports it for its first array of Python values
-    "pyarrow.parquet",
+MODULES = frozenset(
+    (
+        "flumeng.agent.collector.batch_times",
+        "flumeng.agent.collector.executor_units",
+        "flumeng.connectors.files.sink",
+        "flumeng.connectors.journals.reader",
+        "flumeng.connectors.ranged.routing",
+        "pandas",  # Arrow imports it for its first array of Python values
+        "pyarrow.flight",
+        "pyarrow.parquet",
+    )
 )
+"""What an executor imports to write a journal's events into Parquet files."""
 
 
 def main() -> None:

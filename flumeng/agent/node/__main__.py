@@ -32,6 +32,7 @@ try:
             session_seconds=given.session_seconds,
             policy=given.policy,
             metrics_channel=given.metrics_channel,
+            warm_collector=False,  # no other node fails
             limits=Limits(given.start_seconds, given.silent_seconds),
         )
     )

@@ -37,6 +37,7 @@ from flumeng.platform.errors import (
     UnavailableError,
     UserError,
 )
+from flumeng.platform.java import find_java
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.channel import Channel
 from flumeng.platform.metrics.health import Health
@@ -96,7 +97,9 @@ class Node:
         self._znodes = Registration(store, identity, home, signers, clock)
         self._journals = self._znodes.journals
         self._expiry = Expiry(clock, utc_now)
-        self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
+        self._machine = Machine(
+            settings.roles, clock, settings.workers, settings.limits, warm=settings.warm_collector
+        )
         self._replicated = ReplicatedJournals(
             home,
             self._machine,
@@ -555,7 +558,11 @@ def run(settings: Settings) -> None:
             f"the certificate is for {member.removeprefix('node:')}, but --name is "
             f"{settings.name}: use the same name"
         )
-    settings = replace(settings, policy=policy.find(settings.policy))
+    settings = replace(
+        settings,
+        policy=policy.find(settings.policy),
+        warm_collector=settings.warm_collector and _can_run_spark(settings),
+    )
     allowed = policy.load(settings.policy)
     home = DataDirectory(settings.data)
     store = ZooKeeperStore(settings.hosts, settings.session_seconds, roles=["node"])
@@ -569,6 +576,18 @@ def run(settings: Settings) -> None:
         node.run()
     finally:
         store.close()
+
+
+def _can_run_spark(settings: Settings) -> bool:
+    """Return whether a collecting node has a Java; log once that it has none."""
+    if COLLECT not in settings.roles:
+        return False
+    try:
+        find_java()
+    except UserError as error:
+        log.warning("no collector is kept warm, and collect tasks will not run: %s", error)
+        return False
+    return True
 
 
 def _serve_metrics(settings: Settings, node: Node, store: ZooKeeperStore) -> None:

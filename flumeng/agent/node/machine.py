@@ -16,7 +16,10 @@ store.
    not count.
 7. A flow that crashes the collector repeatedly is set aside: see ``CrashSuspects``.
 8. A collector whose Spark settings change drains and is restarted.
-9. Stopping: ingest accepts nothing more, the collector drains, then serving of journals ends.
+9. With ``warm`` a collector also runs without tasks, if Spark runs on this host: executors would
+   take cores of a cluster. It starts a few seconds after the node. Without tasks its end is no
+   problem of the node, and its back-off doubles to ten minutes.
+10. Stopping: ingest accepts nothing more, the collector drains, then serving of journals ends.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, NodeStatus
 STORY_EVENTS = 200
 BACKOFF_SECONDS = 0.1
 BACKOFF_MOST_SECONDS = 10.0
+WARM_BACKOFF_MOST_SECONDS = 600.0
+WARM_AFTER_SECONDS = 5.0
+"""Age of the node at the start of a collector without tasks: ingest starts first."""
 HEALTHY_SECONDS = 60.0
 KILL_SECONDS = 4.0
 DRAIN_SECONDS = 10.0
@@ -58,8 +64,12 @@ class Machine:
         clock: Callable[[], float],
         workers: int = 1,
         limits: Limits = DEFAULT_LIMITS,
+        *,
+        warm: bool = False,
     ) -> None:
         self._clock = clock
+        self._warm = warm
+        self._warm_at = clock() + WARM_AFTER_SECONDS
         self._limits = limits
         self._turned_at = clock()
         self.children = {
@@ -151,8 +161,9 @@ class Machine:
 
     @property
     def _problems(self) -> dict[str, str]:
-        trouble = {child.name: child.trouble for child in self.children.values() if child.trouble}
-        held = {c.name: f"held: {c.held}" for c in self.children.values() if c.held}
+        blamed = [c for c in self.children.values() if self._needed(c) or not self._is_warm(c)]
+        trouble = {child.name: child.trouble for child in blamed if child.trouble}
+        held = {child.name: f"held: {child.held}" for child in blamed if child.held}
         locked = {
             f"journal {name}": journal["locked"]
             for name, journal in (self.journals or {}).items()
@@ -352,7 +363,8 @@ class Machine:
         return []
 
     def _start_if_needed(self, child: Child, _detail: object) -> list[Instruction]:
-        if self._stopping or not self._needed(child):
+        warms = self._is_warm(child) and self._clock() >= self._warm_at
+        if self._stopping or not (self._needed(child) or warms):
             return []
         child.state = State.STARTING
         child.starts += 1
@@ -361,9 +373,10 @@ class Machine:
         return [events.Start(child.name)]
 
     def _start_after_backoff(self, child: Child, _detail: object) -> list[Instruction]:
-        if self._clock() - child.since < child.backoff_seconds:
+        most = BACKOFF_MOST_SECONDS if self._needed(child) else WARM_BACKOFF_MOST_SECONDS
+        if self._clock() - child.since < min(child.backoff_seconds, most):
             return []
-        child.backoff_seconds = min(child.backoff_seconds * 2, BACKOFF_MOST_SECONDS)
+        child.backoff_seconds = min(child.backoff_seconds * 2, most)
         child.state = State.ABSENT
         return self._start_if_needed(child, None)
 
@@ -373,7 +386,7 @@ class Machine:
         child.heard_at = self._clock()
         child.address = detail.get("address", "")
         child.spark_ui = detail.get("spark_ui", "")
-        if self._outdated(child) or not self._needed(child):
+        if self._outdated(child) or not (self._needed(child) or self._is_warm(child)):
             return self._stop(child, 0.0)
         instructions = self._tell_past(child) if child.role == INGEST else []
         instructions += self._configure(child)
@@ -450,7 +463,7 @@ class Machine:
     def _on_wanted_running(self, child: Child, _detail: object) -> list[Instruction]:
         if self._stopping:
             return []
-        if not self._needed(child):
+        if not (self._needed(child) or self._is_warm(child)):
             return self._stop(child, 0.0)
         return self._stop(child, DRAIN_SECONDS) if self._outdated(child) else self._configure(child)
 
@@ -475,7 +488,9 @@ class Machine:
         return self._stop(child, self._stopping.drain_seconds)
 
     def _cancel_start(self, child: Child, _detail: object) -> list[Instruction]:
-        return self._stop(child, 0.0)
+        """Stop a starting child. A collector reads no message before Spark runs: it is killed."""
+        instructions = self._stop(child, 0.0)
+        return self._kill(child, "the node stops") if child.role == COLLECT else instructions
 
     def _stop(self, child: Child, drain_seconds: float) -> list[Instruction]:
         child.state = State.STOPPING
@@ -506,6 +521,11 @@ class Machine:
         without ingest discovery does, to answer operators. Others run when they have tasks."""
         asked = child.role == (INGEST if self._ingest else DISCOVER)
         return asked or bool(self._tasks(child))
+
+    def _is_warm(self, child: Child) -> bool:
+        """Return whether the child runs even without tasks, so that a takeover finds it ready."""
+        local = self._spark.get("master", "local").startswith("local")
+        return self._warm and child.role == COLLECT and self._assigned is not None and local
 
     @property
     def _spark(self) -> Mapping[str, str]:

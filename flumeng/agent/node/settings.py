@@ -14,6 +14,7 @@ from zkschema.records import COLLECT, INGEST, REPLICA
 class Settings:
     """The settings of a node. ``host``: its address for other nodes. ``port``: of the first ingest
     worker; the other workers, discovery and the collector have the next ones (0: any free ones).
+    ``warm_collector``: keep a collector running without tasks.
     ``metrics_channel``: the descriptor over which the parent requests metrics."""
 
     name: str
@@ -29,6 +30,7 @@ class Settings:
     session_seconds: float = 10.0
     drain_seconds: float = 4.0
     policy: Path | None = None
+    warm_collector: bool = True
     metrics: str | None = None
     metrics_channel: int | None = None
     limits: Limits = DEFAULT_LIMITS
@@ -56,6 +58,8 @@ def command_of(child: str, settings: Settings, data: Path, spark: Mapping[str, s
         command += ["--zk", settings.hosts, "--session-seconds", str(settings.session_seconds)]
     if settings.port:
         command += ["--port", str(port)]
+    if child == COLLECT and settings.warm_collector:
+        command.append("--warm")
     if child == COLLECT and spark:
         command += ["--spark", json.dumps(dict(spark))]
     return command

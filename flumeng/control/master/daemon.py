@@ -48,6 +48,9 @@ from zkschema.records import LiveMaster
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.02
+BURST_SECONDS = 1.0
+"""Changes within this time of a tick wait ``SETTLE_SECONDS`` for others; a rarer one, as of a lost
+node, is planned at once."""
 REASONS_LOGGED = 20
 AWAY_SECONDS = 60.0
 """Time for which a failing master leaves its share of the flows to other masters."""
@@ -92,6 +95,7 @@ class Master:
         self._written: LiveMaster | None = None
         self._written_at = float("-inf")
         self._write_at = float("inf")
+        self._ticked_at = float("-inf")
         self._trimmed_at = float("-inf")
         self._untrimmed: dict[str, str] = {}
         self._failures = Failures(clock)
@@ -114,6 +118,7 @@ class Master:
         self.measures.health.turned()
         while not self._stopping:
             self._log(self.tick())
+            self._ticked_at = self._clock()
             self.measures.health.turned(next_within_seconds=self.wait_seconds)
             self._wait()
 
@@ -323,12 +328,13 @@ class Master:
         self._wakes.put(None)
 
     def _wait(self) -> None:
-        """Wait for a change or the timer; coalesces simultaneous changes."""
+        """Wait for a change or the timer; coalesces the changes of a burst."""
         try:
             self._wakes.get(timeout=self.wait_seconds)
         except queue.Empty:
             return
-        time.sleep(SETTLE_SECONDS)
+        if self._clock() - self._ticked_at < BURST_SECONDS:
+            time.sleep(SETTLE_SECONDS)
         while not self._wakes.empty():
             self._wakes.get()
 

@@ -56,6 +56,7 @@ class Host:
             labels=self._profile.labels,
             capacity=self._profile.capacity,
             limits=UNLIMITED,
+            warm_collector=False,
         )
         self.node = NodeProcess(
             self._world, settings, self._home, self._start_child, self._node_stopped

@@ -21,9 +21,14 @@ def test_each_child_is_started_with_its_own_port_and_options() -> None:
         "ingest.0": f"flumeng.agent.ingest {common} --worker 0 --workers 2 --port 7000",
         "ingest.1": f"flumeng.agent.ingest {common} --worker 1 --workers 2 --port 7001",
         "discover": f"flumeng.agent.discovery {common} {client} --port 7002",
-        "collect": f"flumeng.agent.collector {common} {client} --port 7003 "
+        "collect": f"flumeng.agent.collector {common} {client} --port 7003 --warm "
         '--spark {"cores": "3"}',
     }
+
+
+def test_collector_of_a_node_without_a_warm_one_lets_its_python_workers_end() -> None:
+    settings = Settings("n1", DATA, "zk:1/c", warm_collector=False)
+    assert "--warm" not in command_of("collect", settings, DATA, {})
 
 
 def test_child_without_a_port_takes_a_free_one() -> None:

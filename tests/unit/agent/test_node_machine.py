@@ -222,8 +222,8 @@ def test_stop_is_handled_while_children_start_or_restart(machine: Machine) -> No
     machine.handle(ready(WORKER))
     machine.handle(wanted(INGEST, COLLECT))
     machine.handle(Ended(WORKER, 1))
-    assert machine.handle(Stop(3.0)) == [Tell(COLLECT, {"type": "stop", "drain_seconds": 0.0})]
-    assert machine.handle(Ended(COLLECT, 0)) == [Exit()]
+    assert machine.handle(Stop(3.0)) == [Kill(COLLECT, "the node stops")], "it reads no message yet"
+    assert machine.handle(Ended(COLLECT, -9)) == [Exit()]
 
 
 def test_stop_is_handled_while_the_collector_waits_for_its_restart(machine: Machine) -> None:
