@@ -7,12 +7,23 @@ from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamWriter as StreamWriter
 from pyspark.sql.types import StructType
 
 from flumeng.agent.pyspark.cursor import connect
-from flumeng.agent.pyspark.options import Options
+from flumeng.agent.pyspark.options import Options, WriteOptions
+from flumeng.agent.pyspark.outgoing import columns_of
 from flumeng.agent.pyspark.planning import read
 from flumeng.agent.pyspark.stream import Opened, StreamReader
+from flumeng.agent.pyspark.targets import find
+from flumeng.agent.pyspark.writer import (
+    BatchWriter,
+    DataSourceStreamArrowWriter,
+    StreamArrowWriter,
+    StreamRowWriter,
+    TaskWriter,
+)
+from flumeng.platform.errors import UserError
 
 
 class BatchReader(DataSourceReader):
@@ -60,3 +71,21 @@ class FlumengDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: ARG002, N802  Spark's
         return StreamReader(Options.parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        options = self._write_options(schema, overwrite=overwrite)
+        return BatchWriter(TaskWriter(find(options), columns_of(schema)), options.write_id)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        options = self._write_options(schema, overwrite=overwrite)
+        if options.write_id:
+            raise UserError("writeId is for batches: a stream has the id of its query")
+        kind = StreamRowWriter if DataSourceStreamArrowWriter is None else StreamArrowWriter
+        return kind(TaskWriter(find(options), columns_of(schema)))
+
+    def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
+        """Check everything that needs no cluster. Raises UserError."""
+        if overwrite:
+            raise UserError('a flow cannot be overwritten: use mode("append")')
+        columns_of(schema)
+        return WriteOptions.parse(self.options)
