@@ -148,7 +148,9 @@ def test_batch_is_whole_though_the_worker_is_killed(spark: SparkSession, flow: F
 
 def fail_once(batches: Iterator[object], place: str) -> Iterator[object]:
     """Fail the first attempt of each task behind most of its rows."""
-    mark = Path(place) / str(TaskContext.get().partitionId())
+    task = TaskContext.get()
+    assert task is not None
+    mark = Path(place) / str(task.partitionId())
     last = None
     for batch in batches:
         if last is not None:
@@ -237,16 +239,10 @@ def test_unfit_write_fails_with_the_reason(
 
 
 def test_tokens_are_sent_and_refusals_shown(
-    spark: SparkSession,
-    hosts: str,
-    store: Store,
-    worker: WorkerProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, hosts: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_LAB", "s3cret-token")
-    worker.kill()
-    worker.start()
+    worker = WorkerProcess(tmp_path / "node")
     flow = Flow(hosts, store, worker, ', auth: {tokens: {lab: "${secret:lab}"}}')
     with pytest.raises(PySparkException) as raised:
         write(numbers(spark, 10), flow.options())
@@ -254,4 +250,5 @@ def test_tokens_are_sent_and_refusals_shown(
     token = tmp_path / "token"
     token.write_text("s3cret-token\n")
     write(numbers(spark, 10, 1), flow.options(tokenFile=str(token)))
-    assert {dict(event["attrs"])["client"] for event in flow.worker.events("web")} == {"lab"}
+    assert {dict(event["attrs"])["client"] for event in worker.events("web")} == {"lab"}
+    worker.kill()

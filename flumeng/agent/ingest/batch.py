@@ -188,7 +188,7 @@ def _with_attributes(events: pa.RecordBatch, attrs: tuple[tuple[str, str], ...])
     return pa.RecordBatch.from_arrays([*events.columns[:3], column], schema=EVENT_SCHEMA)
 
 
-def _followed(column: pa.StringArray, rows: Indices, more: list[str]) -> pa.Array:
+def _followed(column: pa.StringArray, rows: NDArray[np.int32], more: list[str]) -> pa.Array:
     """Return the texts of a map column with ``more`` behind those of each row; row ``i`` has the
     texts from ``rows[i]`` to ``rows[i + 1]``."""
     places = offsets_of(column)

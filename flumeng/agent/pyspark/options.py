@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.patterns import check_name
 from flumeng.platform.options.problems import nearest
@@ -33,7 +34,7 @@ SPARKS = ("checkpointlocation", "path")
 
 @dataclass(frozen=True)
 class Options:
-    """Parsed options. ``cursor`` is empty for a reader without a cursor."""
+    """Parsed options. ``cursor`` is empty for a reader without a cursor. ``columns``: to read."""
 
     zookeeper: str
     flow: str
@@ -42,6 +43,7 @@ class Options:
     keep_seconds: float = KEEP_SECONDS
     max_events: int = EVENTS_PER_BATCH
     fail_on_data_loss: bool = True
+    columns: tuple[str, ...] = tuple(READ_SCHEMA.names)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:

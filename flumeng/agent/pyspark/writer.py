@@ -42,6 +42,7 @@ REQUEST_BYTES = 2 << 20
 ROWS_AT_ONCE = 10_000
 QUERY, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of tasks of a stream."""
+TAKES_ARROW = DataSourceStreamArrowWriter is not None
 
 
 @dataclass

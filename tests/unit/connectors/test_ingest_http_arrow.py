@@ -72,7 +72,11 @@ rows = st.lists(
 def test_events_are_journaled_as_sent_with_attributes_of_the_source(
     batches: list[list[dict[str, object]]],
 ) -> None:
-    expected = [{**row, "attrs": [*row["attrs"], *OURS]} for rows in batches for row in rows]
+    expected = [
+        {**row, "attrs": [*row["attrs"], *OURS]}  # type: ignore[misc]
+        for rows in batches
+        for row in rows
+    ]
     assert journaled(stream(*batches)) == expected
 
 
