@@ -1,8 +1,8 @@
 """Makes events of Spark's rows. Each has an id that a repeated task gives to it again.
 
-An id is ``WRITE-PARTITION-ROW-DIGEST``, the digest that of all rows of one call. A repeated task
-may get its rows in another order, as after a shuffle. Then the ids differ: readers that drop
-repeated ids keep some events twice, and never lose one.
+An id is ``WRITE-PARTITION-ROW-DIGEST``, with a digest of the row's values. A repeated task may get
+its rows in another order, as after a shuffle. Then the ids differ: readers that drop repeated ids
+keep some events twice, and never lose one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import hashlib
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
 from flumeng.connectors.http.arrow_body import OURS
@@ -91,9 +94,9 @@ class Outgoing:
             row = self._rows + pc.index(bodies.is_null(), True).as_py()
             raise UserError(f"row {row} of partition {self._write} has no body: filter such rows")
         attrs = _own(self._column(rows, ATTRS))
-        digest = _digest(bodies, times, hosts, attrs)
+        digests = _digests(bodies, times, hosts, attrs)
         numbers = pa.array(np.arange(self._rows, self._rows + len(rows))).cast(pa.string())
-        ids = pc.binary_join_element_wise(self._write, numbers, digest, "-")
+        ids = pc.binary_join_element_wise(self._write, numbers, digests, "-")
         self._rows += len(rows)
         columns = [
             bodies,
@@ -124,16 +127,30 @@ def _own(attrs: pa.MapArray) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.array(left), keys.take(places), items.take(places))
 
 
-def _digest(bodies: pa.Array, times: pa.Array, hosts: pa.Array, attrs: pa.MapArray) -> str:
-    """Return a digest of the given values, the same for null and for an empty or zero one."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    digest.update(pc.fill_null(times.cast(pa.int64()), 0).to_numpy().tobytes())
-    digest.update(np.diff(offsets_of(attrs)).tobytes())
-    for texts in (bodies, pc.fill_null(hosts, ""), attrs.keys, attrs.items):
+def _digests(bodies: pa.Array, times: pa.Array, hosts: pa.Array, attrs: pa.MapArray) -> pa.Array:
+    """Return a digest of each row's values, the same for null and for an empty or zero one."""
+    stamps = pc.fill_null(times.cast(pa.int64()), 0).to_numpy()
+    rows, entries = np.arange(len(bodies) + 1), offsets_of(attrs)
+    pieces = [_pieces(memoryview(stamps.tobytes()), 8 * rows)]
+    for texts, bounds in (
+        (bodies, rows),
+        (pc.fill_null(hosts, ""), rows),
+        (attrs.keys, entries),
+        (attrs.items, entries),
+    ):
         places = offsets_of(texts)
-        digest.update(np.diff(places).tobytes())
-        digest.update(memoryview(texts.buffers()[2] or b"")[places[0] : places[-1]])
-    return digest.hexdigest()
+        lengths = np.diff(places).astype("<i4").tobytes()
+        pieces.append(_pieces(memoryview(lengths), 4 * bounds))
+        pieces.append(_pieces(memoryview(texts.buffers()[2] or b""), places[bounds]))
+    values = [
+        hashlib.blake2b(b"".join(row), digest_size=DIGEST_BYTES).hexdigest()
+        for row in zip(*pieces, strict=True)
+    ]
+    return pa.array(values, pa.string())
+
+
+def _pieces(data: memoryview, bounds: NDArray[Any]) -> Iterator[memoryview]:
+    return (data[start:end] for start, end in pairwise(bounds.tolist()))
 
 
 def parts(events: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:

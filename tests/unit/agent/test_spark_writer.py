@@ -174,3 +174,9 @@ def test_rows_become_columns_with_times_of_the_local_zone() -> None:
         {"value": b"a", "ts": NOON, "attrs": [("k", "v")]},
         {"value": None, "ts": None, "attrs": None},
     ]
+
+
+@given(events, st.integers(0, 9))
+def test_id_does_not_depend_on_the_rows_beside(rows: Rows, cut: int) -> None:
+    """A failing task may end within rows that its next attempt gets together with others."""
+    assert ids(sent(*filter(None, (rows[:cut], rows[cut:])))) == ids(sent(rows))
