@@ -35,6 +35,8 @@ from flumeng.platform.errors import FlumengError
 
 WARM_SECONDS = 45.0
 """Idle Python workers end after 60 s."""
+FIRST_WARM_UP_SECONDS = 10.0
+"""Longest wait of a batch for a first warm-up under way."""
 IDLE_WORKERS = 2
 """Python workers without tasks, of about 110 MB each; a small batch needs no more."""
 USUAL_MODULES = frozenset(
@@ -65,6 +67,8 @@ class SparkEngine:
         self._warming = threading.Lock()
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        if not self._warm_modules and self._warming.acquire(timeout=FIRST_WARM_UP_SECONDS):
+            self._warming.release()  # its Python workers are ready sooner than another one
         self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
         self._context.setLocalProperty("spark.scheduler.pool", slot)
         try:
@@ -88,8 +92,10 @@ class SparkEngine:
         self._warm(pipeline.modules, self._context.defaultParallelism)
 
     def stay_warm(self) -> None:
-        """Do as ``warm_up`` without a pipeline, in few Python workers. Raises as ``write``."""
-        self._warm(USUAL_MODULES, min(IDLE_WORKERS, self._context.defaultParallelism))
+        """Do as ``warm_up`` without a pipeline, in few Python workers; the first time in one, since
+        a batch may wait. Raises as ``write``."""
+        workers = IDLE_WORKERS if self._warm_modules else 1
+        self._warm(USUAL_MODULES, min(workers, self._context.defaultParallelism))
 
     def _warm(self, modules: frozenset[str], workers: int) -> None:
         """Run an empty job, unless one ran recently in as many workers with all ``modules``. A
