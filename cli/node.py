@@ -293,7 +293,7 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     "--warm-collector/--no-warm-collector",
     default=True,
     show_default=True,
-    help="Keep Spark running without tasks, for a takeover within a second.",
+    help="Keep Spark running without tasks, so that no takeover waits for its start.",
 )
 @click.option(
     "--policy",

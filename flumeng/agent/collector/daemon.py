@@ -97,11 +97,13 @@ def run(
     options = spark_settings.read(spark_settings.supported(given.spark))
     application = Application(driver, options, lambda: measures.jobs()[0], running_jobs)
     fail_fast.start("application", lambda: give_up(application.follow()))
-    driver.make_archive(cache)
+    pid = driver.pid
+    if pid is not None:
+        class_archive.make_later(cache)
     measures.spark_runs = True
     if instruments is not None:
         instruments.page.add(store.readings)
-        if (pid := driver.pid) is not None:
+        if pid is not None:
             instruments.page.add_process("flumeng_spark", pid)
     journals = Journals(store, admitted)
     inputs = Inputs(

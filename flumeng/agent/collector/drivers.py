@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, connect, jvm, spark
+from flumeng.agent.collector import connect, jvm, spark
 from flumeng.agent.collector.spark_reports import AccumulatedReports, ReportRows, StageReports
 
 CONNECT = "pyspark.sql.connect."
@@ -60,9 +59,6 @@ class Driver(Protocol):
 
     def follow(self, give_up: Callable[[str], None]) -> None:
         """Wait for the end of the JVM, if there is one."""
-
-    def make_archive(self, cache: Path) -> None:
-        """Archive the classes of the JVM, if there is one, for the next start."""
 
     def let_go(self) -> None:
         """Let a JVM end with this process, or release the session of a server."""
@@ -125,9 +121,6 @@ class OwnDriver:
         jvm.wait_for_end()
         give_up("Spark's JVM has ended")
 
-    def make_archive(self, cache: Path) -> None:
-        class_archive.make_later(cache)
-
     def let_go(self) -> None:
         jvm.let_go()
 
@@ -178,8 +171,6 @@ class ConnectDriver:
         return False
 
     def follow(self, give_up: Callable[[str], None]) -> None: ...
-
-    def make_archive(self, cache: Path) -> None: ...
 
     def let_go(self) -> None:
         connect.close(self._session)

@@ -36,6 +36,8 @@ from flumeng.platform.errors import FlumengError
 
 WARM_SECONDS = 45.0
 """Idle Python workers end after 60 s."""
+FIRST_WARM_UP_SECONDS = 10.0
+"""Longest wait of a batch for a first warm-up under way."""
 IDLE_WORKERS = 2
 """Python workers without tasks, of about 110 MB each; a small batch needs no more."""
 NAMED = 3
@@ -55,6 +57,8 @@ class SparkEngine:
         self._warming = threading.Lock()
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        if not self._warm_modules and self._warming.acquire(timeout=FIRST_WARM_UP_SECONDS):
+            self._warming.release()  # its Python workers are ready sooner than another one
         try:
             with self._driver.job(job, describe(works), slot):
                 if works[0].pipeline.shareable:
@@ -77,8 +81,10 @@ class SparkEngine:
         self._warm(pipeline.modules, self._driver.parallelism)
 
     def stay_warm(self) -> None:
-        """Do as ``warm_up`` without a pipeline, in few Python workers. Raises as ``write``."""
-        self._warm(MODULES, min(IDLE_WORKERS, self._driver.parallelism))
+        """Do as ``warm_up`` without a pipeline, in few Python workers; the first time in one, since
+        a batch may wait. Raises as ``write``."""
+        workers = IDLE_WORKERS if self._warm_modules else 1
+        self._warm(MODULES, min(workers, self._driver.parallelism))
 
     def _warm(self, modules: frozenset[str], workers: int) -> None:
         """Run an empty job, unless one ran recently in as many workers with all ``modules``. A
