@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import dead_letter_limits, drivers, liveness
+from flumeng.agent.collector import class_archive, dead_letter_limits, drivers, liveness
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
