@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flumeng.config import FlowSpec, parse_flow, spark
 from flumeng.control.commands.local_files import collecting_nodes
-from flumeng.control.zookeeper import ReadableStore
+from flumeng.control.zookeeper import ReadableStore, Versioned
 from flumeng.platform.errors import UserError
 from zkschema import paths
 
@@ -15,9 +15,9 @@ MASTER = "master"
 
 def not_on_connect(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
     """Return why each refused flow is refused. Nodes with a ``spark.master`` of their own report
-    it when they get the task."""
-    cluster = store.read(paths.cluster())
-    master = "" if cluster is None else cluster.value.spark.get(MASTER, "")
+    it when they get the task, and so do all while the cluster's settings are unreadable."""
+    (cluster,) = store.read_many([paths.cluster()])
+    master = cluster.value.spark.get(MASTER, "") if isinstance(cluster, Versioned) else ""
     if not master.startswith(spark.CONNECT):
         return {}
     options = spark.SparkOptions(master=master)
