@@ -1,6 +1,8 @@
-"""Filters of ``tests/live/test_spark_tasks.py``, which run in Spark's executors. Each call leaves a
-line in a file: the process, and the first event that it got. They use the processor meanwhile, so
-none counts as hung."""
+"""Filters of ``tests/live/test_spark_tasks.py``, which run in Spark's executors.
+
+Each call leaves a line in a file: the process, and the first event that it got. Slow ones use the
+processor, so that they do not count as hung.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,14 @@ def wait_for_release(events: pa.RecordBatch, folder: str) -> pa.RecordBatch:
         with (Path(folder) / "alive").open("a") as file:
             file.write(".")
         _work_a_little()
+    return events
+
+
+def hang_at_the_first_event(events: pa.RecordBatch, folder: str) -> pa.RecordBatch:
+    """Sleep in the batch of the first event of all, without using the processor."""
+    _note(Path(folder), events)
+    if events.column("body")[0].as_py().startswith(b"0."):
+        time.sleep(600)
     return events
 
 

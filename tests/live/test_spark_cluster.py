@@ -55,6 +55,9 @@ SEARCH_SINK = """\
 """
 CONF = """{
   spark.speculation: true,
+  spark.speculation.quantile: 0.5,
+  spark.speculation.multiplier: 1.1,
+  spark.speculation.minTaskRuntime: 300ms,
   spark.dynamicAllocation.enabled: true,
   spark.dynamicAllocation.executorIdleTimeout: 10s,
 }"""

@@ -151,7 +151,7 @@ class Driver:
         return Counter(line.split()[1] for line in lines)
 
     def await_calls(self, count: int) -> None:
-        wait_for(lambda: self.calls.total() >= count, lambda: f"{self.calls}", seconds=180)
+        wait_for(lambda: self.calls.total() >= count, lambda: f"{self.calls}", seconds=400)
 
     def say(self, name: str) -> None:
         (self._folder / name).touch()
@@ -218,6 +218,16 @@ def test_task_of_a_lost_executor_runs_again_and_each_event_is_there_once(
     assert max(driver.calls.values()) == 2, "no task ran again"
 
 
+def test_hanging_batch_is_interrupted_and_the_others_of_its_job_are_written(
+    start: Callable[..., Driver],
+) -> None:
+    driver = start("hang_at_the_first_event")
+    errors, events = driver.result()
+    (error,) = errors
+    assert error == "a batch for sinks[0].files has hung while filtering: no end after 10 s"
+    assert len(set(events)) == len(events) == (FLOWS - 1) * EVENTS
+
+
 def test_cancel_ends_the_code_of_a_job(start: Callable[..., Driver], tmp_path: Path) -> None:
     driver = start("wait_for_release", stay=True)
     driver.await_calls(2)
@@ -238,12 +248,13 @@ def test_cancel_ends_the_code_of_a_job(start: Callable[..., Driver], tmp_path: P
 def test_decommissioned_worker_ends_its_tasks_and_the_other_one_gets_the_rest(
     start: Callable[..., Driver], cluster: StandaloneCluster
 ) -> None:
-    driver = start("wait_for_release", {"spark.decommission.enabled": "true"})
+    driver = start("wait_for_release", {"spark.decommission.enabled": "true"}, stay=True)
     driver.await_calls(2)
     os.kill(cluster.processes[cluster.workers[0]].pid, signal.SIGPWR)
     driver.say("release")
     errors, events = driver.result()
     assert errors == []
     require_each_once(events)
+    wait_for(lambda: len(cluster.executors()) == 1, "its executor goes on")
     cluster.kill(cluster.workers[0])
     cluster.start_one(cluster.workers[0])

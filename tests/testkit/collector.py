@@ -130,13 +130,14 @@ class ScriptedPipeline:
 class ScriptedEngine:
     """Runs batches of scripted pipelines.
 
-    For each job, ``jobs`` has the number of batches, ``events`` the number of events, and ``apart``
-    whether it was for a separate batch.
+    For each job, ``jobs`` has the number of batches, ``events`` the number of events, ``slots`` the
+    slot, and ``apart`` whether it was for a separate batch.
     """
 
     def __init__(self) -> None:
         self.jobs: list[int] = []
         self.events: list[int] = []
+        self.slots: list[str] = []
         self.apart: list[bool] = []
         self.warm: list[Pipeline] = []
         self.cancelled: set[str] = set()
@@ -144,8 +145,9 @@ class ScriptedEngine:
         self._lock = threading.Lock()
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
-        del job, slot
+        del job
         with self._lock:
+            self.slots.append(slot)
             self.jobs.append(len(works))
             self.apart.append(works[0].apart)
             self.events.append(sum(piece.events for work in works for piece in work.ranges))

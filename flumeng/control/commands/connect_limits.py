@@ -16,7 +16,7 @@ MASTER = "master"
 def not_on_connect(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
     """Return why each refused flow is refused. Nodes with a ``spark.master`` of their own report
     it when they get the task, and so do all while the cluster's settings are unreadable."""
-    (cluster,) = store.read_many([paths.cluster()])
+    (cluster,) = store.read_each([paths.cluster()])
     master = cluster.value.spark.get(MASTER, "") if isinstance(cluster, Versioned) else ""
     if not master.startswith(spark.CONNECT):
         return {}

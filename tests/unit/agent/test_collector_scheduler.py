@@ -13,6 +13,7 @@ import pytest
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.job import APART_SLOTS, Jobs
+from flumeng.agent.collector.outcome import CutShortError
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
@@ -21,6 +22,7 @@ from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
 from flumeng.agent.collector.takeover import Surroundings
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.control.zookeeper import tree
+from flumeng.platform.errors import UnavailableError
 from tests.testkit.cluster import add_flow
 from tests.testkit.collector import (
     BreakingError,
@@ -325,6 +327,36 @@ def test_failed_shared_job_is_repeated_batch_by_batch(world: World) -> None:
     wait_for(lambda: world.last(2).state == "failed")
     assert max(world.engine.jobs) > 1
     assert all(world.last(number).state == "running" for number in range(3, 9))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "states"),
+    [
+        (UnavailableError("refused"), ["running", "retrying", "running"]),
+        (CutShortError("others hang"), ["running"]),
+    ],
+)
+def test_task_whose_batch_kept_others_waiting_shares_no_job_with_them_until_it_commits(
+    world: World, error: Exception, states: list[str]
+) -> None:
+    """It runs with other failing ones, and not alone as one that hangs."""
+    tries = []
+
+    def fail_at_first(ranges: Sequence[Range]) -> None:
+        tries.append(ranges)
+        if len(tries) == 1:
+            raise error
+
+    journal = world.run(0, ScriptedPipeline(world.spec, fail_at_first, shareable=True))
+    for end in (10, 20):
+        world.append(journal, 10)
+        wait_for(lambda: world.ack(journal) == end)  # noqa: B023
+    first, second, third = world.engine.slots
+    assert second == "job-failing"
+    assert {first, third} <= {"job-0", "job-1"}
+    assert [status.state for status in world.statuses["web/collect.0"]] == states
+    assert world.engine.apart == [False] * 3
 
 
 def test_long_errors_are_truncated(world: World) -> None:
