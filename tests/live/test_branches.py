@@ -17,12 +17,12 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.journals.reader import JournalReader
-from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 from tests.testkit.collector import TASK
+from tests.testkit.counting_reader import CountingReader
 
 JOURNAL = "web.n1.0.00000000"
 BODIES = [b"level=%d" % (n % 8) if n % 5 else b"junk" for n in range(60)]
@@ -34,23 +34,6 @@ delivery: exactly-once
 filters:
   - parse: {format: regex, pattern: 'level=(?P<level>[0-9])'}
 """
-
-
-@dataclass(frozen=True)
-class CountingReader:
-    """Notes each range that is read, from whichever process."""
-
-    notes: str
-    modules: frozenset[str] = frozenset()
-
-    @property
-    def schema(self) -> pa.Schema:
-        return READ_SCHEMA
-
-    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        with Path(self.notes).open("a") as file:
-            file.write(f"{piece.start} {piece.end}\n")
-        yield from JournalReader().read(piece, address)
 
 
 @dataclass

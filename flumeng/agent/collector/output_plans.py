@@ -25,9 +25,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fork:
-    """Several ``outputs`` that share ``batch``. ``plan`` plans these outputs on a batch, here or on
-    its rows cached by Spark. ``counting`` returns the stages that count the batch when all outputs
-    are Arrow."""
+    """Several ``outputs`` that share ``batch``. ``plan`` plans these outputs on a batch. Those of
+    ``of`` only show which stages follow: Spark keeps nothing for them. ``counting`` returns the
+    stages that count the batch when all outputs are Arrow."""
 
     batch: LazyBatch
     plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
@@ -41,7 +41,7 @@ class Fork:
         plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]],
         counting: Callable[[], tuple[Stage, ...]] = lambda: (),
     ) -> Fork:
-        return cls(batch, plan, counting, plan(batch))
+        return cls(batch, plan, counting, plan(replace(batch, functions=None)))
 
     def on(self, batch: LazyBatch) -> Fork:
         return replace(self, batch=batch, outputs=self.plan(batch))
@@ -115,6 +115,8 @@ def _runs(part: Leaf | Fork, cached: list[LazyBatch]) -> Iterator[Run]:
     if len(part.outputs) > 1:
         cached.append(part.batch.cached())
         part = part.on(cached[-1])
+    else:
+        part = part.on(part.batch)
     arrow = []
     for output in part.outputs:
         tail = _tail(output, part.batch)
