@@ -107,7 +107,7 @@ def test_range_is_read_completely_and_in_order(client: JournalClient) -> None:
 
 
 def test_nothing_above_safe_leaves_the_process(journal: Journal, client: JournalClient) -> None:
-    """I24 of docs/explanation/replication.md."""
+    """I24 of flumeng.journal.replication."""
     end = journal.safe
     journal.append(numbered_events(end, ROWS))
     with pytest.raises(AboveSafeError):

@@ -6,7 +6,7 @@ The model is a list of events and, for each frame, the source state after it. He
   the last event that is there;
 - events that were not synced are there as a run of whole frames or not at all, never with a gap;
 - nothing above ``safe`` or below ``floor`` can be read (I24 of
-  docs/explanation/replication.md); the floor is never above the highest ack, nor goes back;
+  flumeng.journal.replication); the floor is never above the highest ack, nor goes back;
 - each opening has a higher term than any before, and a closed journal stays closed.
 
 A crash comes between two operations or at any write or sync within one, opening and recovery

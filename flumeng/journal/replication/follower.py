@@ -4,7 +4,7 @@ A follower obeys the latest term that it has received, and stores that term befo
 A new term alone removes no events. The follower removes events only after the term's primary has
 sent its first log (I11): those missing from it (I13), those below its floor, which readers have
 acked, and all of another lineage. In one lineage no missing event was acknowledged, since each
-term's primary was in sync before. docs/explanation/replication.md lists the invariants.
+term's primary was in sync before. The package lists the invariants.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from the in-sync set first, by a confirmed change in ZooKeeper. A replica that h
 in the same way (I12). The checkpoint waits for it once it has nearly caught up, before that change
 is requested. The outcome of a requested change is unknown until ZooKeeper reports it; until then
 both memberships may be in force. At the first sign of a later term the primary stops: it
-acknowledges nothing more (I6). docs/explanation/replication.md lists the invariants.
+acknowledges nothing more (I6). The package lists the invariants.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_i3_seqs_are_dense_and_given_in_order(journal: Journal) -> None:
 
 
 def test_nothing_is_readable_before_it_is_synced(journal: Journal) -> None:
-    """I24 of docs/explanation/replication.md."""
+    """I24 of flumeng.journal.replication."""
     journal.append(numbered_events(0, 3))
     assert journal.safe == 0
     with pytest.raises(AboveSafeError):
