@@ -59,8 +59,8 @@ WORKER_ENVIRONMENT = {
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 """Environment of Python workers. Filters allocate and free arrays of about a MiB all the time; by
-default the C library returns each to the kernel, at a quarter of the processor time. Arrow's own
-allocator does so too, at a seventh. PYTHONSAFEPATH: nothing is imported from the working directory."""
+default the C library returns each to the kernel, at a quarter of the processor time, and Arrow's
+own allocator at a seventh. PYTHONSAFEPATH: nothing is imported from the working directory."""
 WORKER_DAEMON = "spark.python.daemon.module"
 RETAINED = {
     "spark.ui.retainedJobs": "500",
