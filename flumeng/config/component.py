@@ -62,11 +62,12 @@ class TimeBounds:
 class Declared:
     """The base of all option classes. ``implementation``: the class that runs the component,
     ``"module:Class"``, imported when used. ``bare``: the option that a plain value in place of
-    options sets. ``in_jvm``: needs a driver of Spark in its own process, not Spark Connect."""
+    options sets. ``needs_own_driver``: does not run on Spark Connect, since it uses the
+    collector's own driver of Spark."""
 
     implementation: ClassVar[str]
     bare: ClassVar[str | None] = None
-    in_jvm: ClassVar[bool] = False
+    needs_own_driver: ClassVar[bool] = False
 
     @property
     def local_path(self) -> str:

@@ -47,7 +47,7 @@ from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.connectors.ranged.runtime import installed
 from flumeng.connectors.spark.options import Spark
-from flumeng.control.commands.connect_limits import require_carried
+from flumeng.control.commands.connect_limits import require_runnable
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
@@ -178,7 +178,7 @@ def _warmed(engine: SparkEngine, *, stays_warm: bool) -> SparkEngine:
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
     """Raise UserError for a part of a flow that the policy forbids, that writes below ``data``, or
     that needs a directory or catalog which this Spark session lacks."""
-    require_carried(options, spec)
+    require_runnable(options, spec)
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)

@@ -20,7 +20,8 @@ CONNECT = "pyspark.sql.connect."
 
 class Driver(Protocol):
     """``prepares``: whether one plan can serve many batches. ``parallelism``: the number of tasks
-    that run at once, ``units_at_once``: of tasks of units. ``pid``: the JVM's, if it is a child."""
+    for a large batch. ``unit_tasks``: the number of tasks of a job of units. ``pid``: of the JVM;
+    None when it runs elsewhere."""
 
     @property
     def prepares(self) -> bool: ...
@@ -29,7 +30,7 @@ class Driver(Protocol):
     def parallelism(self) -> int: ...
 
     @property
-    def units_at_once(self) -> int: ...
+    def unit_tasks(self) -> int: ...
 
     @property
     def pid(self) -> int | None: ...
@@ -87,8 +88,8 @@ class OwnDriver:
         return self._context.defaultParallelism
 
     @property
-    def units_at_once(self) -> int:
-        return spark.units_at_once(self._session)
+    def unit_tasks(self) -> int:
+        return spark.unit_tasks(self._session)
 
     @contextmanager
     def job(self, name: str, description: str, slot: str = "") -> Iterator[None]:
@@ -135,7 +136,7 @@ class ConnectDriver:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self.parallelism = self.units_at_once = connect.tasks_at_once(session)
+        self.parallelism = self.unit_tasks = connect.tasks_at_once(session)
 
     @contextmanager
     def job(self, name: str, description: str, slot: str = "") -> Iterator[None]:

@@ -111,7 +111,7 @@ class SparkEngine:
                 for split, events in enumerate(part.events):
                     chosen.append((part, run, Unit(len(chosen), split, stage)))
                     weights.append(events + 1)
-        tasks = 1 if works[0].apart else self._driver.units_at_once
+        tasks = 1 if works[0].apart else self._driver.unit_tasks
         shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
         for result in self._run([Share(units, len(works) > 1) for units in given]):

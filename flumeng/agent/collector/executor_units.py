@@ -133,7 +133,7 @@ def run_together(
 
 
 class RepeatedTaskError(FlumengError):
-    """Spark runs a task for the second time."""
+    """Spark runs a task again, or a copy of it, in a flow that delivers at most once."""
 
 
 class _IdleError(BaseException):

@@ -20,7 +20,6 @@ Outcome = list[Written] | Exception
 UnreadableError, BatchFailedError, HungError, BrokenTogetherError or an unforeseen one."""
 _RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
-
 _AWAY = ("StatusCode.UNAVAILABLE", "[INVALID_HANDLE.SESSION")
 """Signs of a Spark Connect server that has ended, and of one that was started again since."""
 

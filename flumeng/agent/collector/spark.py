@@ -300,8 +300,8 @@ def _sockets(directory: Path) -> dict[str, str]:
     }
 
 
-def units_at_once(spark: SparkSession) -> int:
-    """Return into how many partitions Spark divides a small table, and so the units of a job."""
+def unit_tasks(spark: SparkSession) -> int:
+    """Return the number of tasks of a job of units: the partitions of a table in the driver."""
     default = str(spark.sparkContext.defaultParallelism)
     return int(spark.conf.get(PARTITIONS_OF_TABLES, default) or default)
 

@@ -1,5 +1,5 @@
-"""Spark's daemon of Python workers on this host. It imports what each batch needs before it forks
-workers: these start at once, and share the memory of the modules."""
+"""Starts Spark's Python workers on this host, in place of ``pyspark.daemon``. It imports the usual
+modules first, then forks: workers start sooner, and share the memory of the modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULES = frozenset(
         "pyarrow.parquet",
     )
 )
-"""What an executor imports to write a journal's events into Parquet files."""
+"""The modules that read journals and write Parquet files, which most flows do."""
 
 
 def main() -> None:

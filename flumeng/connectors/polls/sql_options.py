@@ -111,7 +111,7 @@ class SqlPollSource(KeepsAnswers):
 
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
     poll: ClassVar[str] = "flumeng.connectors.polls.sql_poll:SqlPoll"
-    in_jvm: ClassVar[bool] = True
+    needs_own_driver: ClassVar[bool] = True
 
     url: str = option(
         doc="The database, without parameters and without a user.",

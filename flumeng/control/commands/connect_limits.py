@@ -25,7 +25,7 @@ def not_on_connect(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, 
     for text in texts.values():
         spec = parse_flow(text)
         try:
-            require_carried(options, spec)
+            require_runnable(options, spec)
         except UserError as error:
             nodes = collecting_nodes(store, spec).values()
             if not nodes or any(MASTER not in node.spark for node in nodes):
@@ -33,10 +33,10 @@ def not_on_connect(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def require_carried(options: spark.SparkOptions, spec: FlowSpec) -> None:
+def require_runnable(options: spark.SparkOptions, spec: FlowSpec) -> None:
     """Raise UserError for a part that Spark at ``options.master`` cannot run."""
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
-        if options.connect and part.options.in_jvm:
+        if options.connect and part.options.needs_own_driver:
             raise UserError(
                 f"{part.name}: it needs a driver of Spark in the collector, which {options.place} "
                 "does not give: set another spark.master for the nodes that collect this flow"
