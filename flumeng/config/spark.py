@@ -83,14 +83,18 @@ def check_master(text: str) -> None:
 
 def _check_connect(text: str) -> None:
     address, slash, parameters = text.partition("/;")
-    check_address(address)
+    expected = (
+        'expected "sc://host:port" or "sc://host:port/;name=value", like '
+        '"sc://spark.example:15002/;token=${secret:spark}"'
+    )
+    try:
+        check_address(address)
+    except ValueError as error:
+        raise ValueError(expected) from error
     for given in parameters.split(";") if slash else ():
         match = _PARAMETER.fullmatch(given)
         if match is None or match[1].lower() == "session_id":
-            raise ValueError(
-                'expected "sc://host:port/;name=value", like '
-                '"sc://spark.example:15002/;token=${secret:spark}"'
-            )
+            raise ValueError(expected)
         if SECRET_NAME.search(match[1]) and not SECRET.fullmatch(match[2]):
             raise ValueError(
                 f"expected a reference to a secret for {match[1]}, like ${{secret:NAME}}"
@@ -213,8 +217,8 @@ class SparkOptions:
             if getattr(self, name) != KEYS[name].default:
                 yield (
                     name,
-                    f"the Spark Connect server decides this: set it there, and `flumeng cluster "
-                    f"set spark.{name} --unset`",
+                    f"the Spark Connect server decides this: set it there. `flumeng cluster set "
+                    f"spark.{name} --unset` removes a value from here",
                 )
         for name in self.conf:
             if not name.startswith(FREE_SQL):

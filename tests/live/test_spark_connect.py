@@ -8,8 +8,10 @@ import sys
 import time
 import venv
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
@@ -142,14 +144,7 @@ def test_event_is_in_the_lake_once_while_the_server_is_killed_and_returns(
     server: ConnectServer, cluster: Cluster, tmp_path: Path, filters: str
 ) -> None:
     store, lake = connect(cluster.hosts), tmp_path / "lake"
-    rows = "".join(f"{n},team-{n}\n" for n in range(10))
-    (tmp_path / "teams.csv").write_text(f"number,team\n{rows}")
-    set_setting(Operator(store, "test", "", 0.0), "spark.master", f"{server.url}{PARAMETERS}")
-    text = FLOW_TEXT.format(
-        filters=filters.format(folder=tmp_path), events=EVENTS, rate=EVENTS // 100, lake=lake
-    )
-    apply_flow(Operator(store, "test", "", 0.0), text)
-    wait_for(lambda: list(files_below(lake, "*.parquet")), lambda: said(cluster), seconds=SECONDS)
+    collect(server, cluster, store, filters)
     assert "java" not in commands_below(cluster.child("collector") or 0)
     shown = commands_below(cluster.tops["node"].pid)
     assert "secret:spark" in shown
@@ -161,14 +156,58 @@ def test_event_is_in_the_lake_once_while_the_server_is_killed_and_returns(
     server.start()
     Watcher(store).settle(SECONDS, events=EVENTS)
     wait_for(lambda: told not in problems(store), lambda: str(problems(store)))
-    found = ds.dataset(lake, format="parquet", exclude_invalid_files=False).to_table()
-    assert found.num_rows == EVENTS
-    texts = pc.extract_regex(pc.cast(found["body"], "string"), r"(?P<number>[0-9]{16})")
-    assert pc.count_distinct(pc.struct_field(texts, "number")).as_py() == EVENTS
+    found = each_once(lake)
     if filters == SQL:
         assert set(found["team"].to_pylist()) == {f"team-{n}" for n in range(10)}
     assert TOKEN not in shown + said(cluster)
     store.close()
+
+
+def test_frozen_server_is_told_and_no_event_is_lost_or_doubled(
+    server: ConnectServer, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Frozen for a short time, which the collector outlives, and for one that ends it."""
+    store = connect(cluster.hosts)
+    collect(server, cluster, store, WHERE)
+    told = f"Spark at {server.url} has not answered for 5 s"
+    ended = f"the Spark Connect server {server.url} has not answered yet"
+    for sign in (told, ended):
+        server.freeze()
+        began = time.monotonic()
+        try:
+            wait_for(lambda: sign in problems(store), lambda: problems(store), seconds=120)  # noqa: B023
+        finally:
+            server.thaw()
+        print(f"{sign}: after {time.monotonic() - began:.1f} s")
+        wait_for(lambda: not problems(store), lambda: problems(store), seconds=SECONDS)
+    Watcher(store).settle(SECONDS, events=EVENTS)
+    each_once(tmp_path / "lake")
+    store.close()
+
+
+def collect(server: ConnectServer, cluster: Cluster, store: Store, filters: str) -> None:
+    """Run the flow on the server, until a file is in the lake."""
+    folder = cluster.folder
+    rows = "".join(f"{n},team-{n}\n" for n in range(10))
+    (folder / "teams.csv").write_text(f"number,team\n{rows}")
+    set_setting(Operator(store, "test", "", 0.0), "spark.master", f"{server.url}{PARAMETERS}")
+    text = FLOW_TEXT.format(
+        filters=filters.format(folder=folder),
+        events=EVENTS,
+        rate=EVENTS // 100,
+        lake=folder / "lake",
+    )
+    apply_flow(Operator(store, "test", "", 0.0), text)
+    files = partial(files_below, folder / "lake", "*.parquet")
+    wait_for(lambda: list(files()), lambda: said(cluster), seconds=SECONDS)
+
+
+def each_once(lake: Path) -> pa.Table:
+    found = ds.dataset(lake, format="parquet", exclude_invalid_files=False).to_table()
+    assert found.num_rows == EVENTS
+    texts = pc.extract_regex(pc.cast(found["body"], "string"), r"(?P<number>[0-9]{16})")
+    assert pc.count_distinct(pc.struct_field(texts, "number")).as_py() == EVENTS
+    return found
 
 
 def commands_below(pid: int) -> str:

@@ -137,7 +137,8 @@ def run(
     worker = Worker(
         parent,
         store,
-        engine=_warmed(SparkEngine(session), stays_warm=given.warm),
+        # On a cluster it would hold executors, which Spark else gives back.
+        engine=_warmed(SparkEngine(session), stays_warm=given.warm and options.local),
         slots=slots,
         build=build,
         positions=inputs.positions,

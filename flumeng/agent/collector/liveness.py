@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 TOLD_AFTER_SECONDS = 10.0
+UNANSWERED_SECONDS = 5.0
 ALONE_SECONDS = 60.0
 
 
@@ -54,20 +55,32 @@ class Application:
         self._running = running
         self._running_jobs = running_jobs
         self._alone_since: float | None = None
+        self._asked_at: float | None = None
+        """When Spark was asked for its state; None while no question is open."""
 
     def follow(self) -> str:
         """Wait until the application is useless; remove its record of jobs, return the reason."""
-        while not (why := self._trouble()):
+        while not (why := self._answer()):
             time.sleep(LOOK_SECONDS)
         self._running_jobs.take()
         return why
 
     def held(self) -> str:
-        """Return why jobs wait; empty unless they have had no executor for 10 s."""
-        since = self._alone_since
+        """Return why jobs wait: Spark has not answered for 5 s, or has had no executor for 10 s.
+        Empty otherwise."""
+        asked_at, since = self._asked_at, self._alone_since
+        if asked_at is not None and time.monotonic() - asked_at >= UNANSWERED_SECONDS:
+            return f"Spark at {self._options.place} has not answered for {UNANSWERED_SECONDS:g} s"
         if since is None or time.monotonic() - since < TOLD_AFTER_SECONDS:
             return ""
-        return f"Spark at {self._options.master} gives no executor: has a worker free cores?"
+        return f"Spark at {self._options.place} gives no executor: has a worker free cores?"
+
+    def _answer(self) -> str:
+        self._asked_at = time.monotonic()
+        try:
+            return self._trouble()
+        finally:
+            self._asked_at = None
 
     def _trouble(self) -> str:
         try:

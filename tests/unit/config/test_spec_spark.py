@@ -49,8 +49,8 @@ def test_setting_is_stored_as_one_equivalent_line(key: str, given: str, kept: st
     [
         ("master", "mesos://h:1", "spark.master: expected local"),
         ("master", "spark://h", "expected host:port"),
-        ("master", "sc://h", "expected host:port"),
-        ("master", "sc://h:1/x", "expected host:port"),
+        ("master", "sc://h", 'expected "sc://host:port"'),
+        ("master", "sc://h:1/x", 'expected "sc://host:port"'),
         ("master", "sc://h:1/;token=hunter2", "a reference to a secret for token"),
         ("master", "sc://h:1/;token=a${secret:s}", "a reference to a secret for token"),
         ("master", "sc://h:1/;session_id=a", "sc://host:port/;name=value"),
