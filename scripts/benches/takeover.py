@@ -114,7 +114,11 @@ class Cluster:
             return False
         before = sum(map(cpu_seconds, spark))
         time.sleep(REST_SECONDS)
-        return sum(map(cpu_seconds, spark)) - before < REST_SHARE * REST_SECONDS
+        try:
+            used = sum(map(cpu_seconds, spark)) - before
+        except FileNotFoundError:
+            return False  # one has ended
+        return used < REST_SHARE * REST_SECONDS
 
 
 def run(rounds: int = 9) -> dict[str, object]:
