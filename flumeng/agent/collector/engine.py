@@ -39,7 +39,7 @@ WARM_SECONDS = 45.0
 FIRST_WARM_UP_SECONDS = 10.0
 """Longest wait of a batch for a first warm-up under way."""
 IDLE_WORKERS = 2
-"""Python workers without tasks, of about 110 MB each; a small batch needs no more."""
+"""Python workers without tasks, of about 60 MB each; a small batch needs no more."""
 NAMED = 3
 _RESULTS = "unit int, kind string, content binary, reports binary"
 """RESULTS for Spark."""
