@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +11,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from flumeng.agent.collector import connect, drivers
+from flumeng.agent.collector import connect, drivers, liveness
 from flumeng.agent.collector.outcome import one_line
+from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import spark
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub
+from tests.testkit.waiting import wait_for
 
 PLACE = "sc://h:15002"
 TOKEN = "open sesame;x=1"
@@ -117,3 +121,32 @@ def test_job_has_its_tag_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("stop")
     driver.cancel("job-0.7")
     assert (driver.parallelism, session.tags, session.interrupted) == (3, set(), ["job-0.7"])
+
+
+class Frozen:
+    """A driver that answers only when it is let go."""
+
+    def __init__(self) -> None:
+        self.thawed = threading.Event()
+
+    def trouble(self, place: str) -> str:
+        self.thawed.wait()
+        return f"{place} has ended"
+
+
+def test_server_that_does_not_answer_is_told_until_it_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(liveness, "UNANSWERED_SECONDS", 0.05)
+    driver: Any = Frozen()
+    options = spark.read({"master": f"{PLACE}/;token=${{secret:spark}}"})
+    application = liveness.Application(driver, options, lambda: 0, RunningJobs(tmp_path))
+    assert application.held() == ""
+    ended: Future[str] = Future()
+    follow = threading.Thread(target=lambda: ended.set_result(application.follow()), daemon=True)
+    follow.start()
+    wait_for(application.held, seconds=10)
+    assert application.held() == f"Spark at {PLACE} has not answered for 0.05 s"
+    driver.thawed.set()
+    assert ended.result(10) == f"{PLACE} has ended"
+    assert application.held() == ""
