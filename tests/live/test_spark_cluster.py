@@ -38,6 +38,7 @@ from tests.testkit.waiting import wait_for
 pytestmark = pytest.mark.long
 
 REQUIREMENTS = Path("conf/spark/executors.txt")
+PROGRESS_SECONDS = 60.0
 EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "40000"))
 FLOW_TEXT = """
 flow: chaos
@@ -115,6 +116,7 @@ def set_on_spark(store: Store, spark: StandaloneCluster) -> None:
         set_setting(Operator(store, "test", "", 0.0), key, text)
 
 
+@pytest.mark.timeout(1200 + 3 * chaos_seconds())
 def test_event_is_in_the_lake_once_while_spark_processes_are_killed(
     cluster: Cluster,
     spark_cluster: StandaloneCluster,
@@ -152,8 +154,16 @@ def test_event_is_in_the_lake_once_while_spark_processes_are_killed(
     }
     if chaos_seconds():
         others["spark's master"] = lambda: restart("master")
+
+    def rest() -> None:
+        """Until events were delivered again: a cluster starts more slowly than kills may come."""
+        acks, until = watcher.acks(), time.monotonic() + PROGRESS_SECONDS
+        while watcher.acks() == acks and time.monotonic() < until:
+            time.sleep(0.2)
+        time.sleep(chance.uniform(0.0, 3.0))
+
     until = time.monotonic() + chaos_seconds()
-    kill_at_random(cluster, chance, ("collector",), others, times=1, until=until)
+    kill_at_random(cluster, chance, ("collector",), others, times=1, until=until, rest=rest)
     watcher.settle(480, events=EVENTS)
     found = ds.dataset(lake, format="parquet", exclude_invalid_files=False).to_table(
         columns=["body", "seq", "journal", "team"]
