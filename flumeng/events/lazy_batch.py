@@ -39,8 +39,11 @@ class Functions(Protocol):
     def rows(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> DataFrame:
         """Return the rows of ``stage``, for Spark SQL."""
 
-    def results(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> list[Row]:
-        """Run ``stage``, and return its rows."""
+    def results(
+        self, source: DataFrame, stage: Stage, schema: pa.Schema, *, reusable: bool
+    ) -> list[Row]:
+        """Run ``stage``, and return its rows. ``reusable``: one plan may serve all batches with
+        this ``source``, since no row leaves its partition: else Spark keeps what it has moved."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,9 @@ class LazyBatch:
                 self.action(self.rows())
                 return []
             if self.functions is not None and self.in_arrow:
-                return self.functions.results(self._source(), Fused(self.pending), self.schema)
+                reusable = self.bound is not None and not self.shuffled
+                stage = Fused(self.pending)
+                return self.functions.results(self._source(), stage, self.schema, reusable=reusable)
             return self.rows().collect()
 
 

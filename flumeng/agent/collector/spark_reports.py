@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from flumeng.agent.collector.sealed_stage import SealedStage
 from flumeng.connectors.ranged import reports
 from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.lazy_batch import Functions, RunParameters, Stage
@@ -65,15 +67,26 @@ class AccumulatedReports:
     """``StageReports`` through the accumulator, for all plans."""
 
     def __init__(self, session: SparkSession) -> None:
+        self._context = session.sparkContext
         self._accumulator = _accumulator(session)
         self._pickled = pickle.dumps(self._accumulator)
+        self._sealed = SealedStage()
+        self._whole: WeakKeyDictionary[DataFrame, dict[pa.Schema, DataFrame]] = WeakKeyDictionary()
 
     def rows(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> DataFrame:
         sending = _Sending(stage, next(_numbers), self._pickled)
         return source.mapInArrow(sending, from_arrow_schema(schema, prefer_timestamp_ntz=False))
 
-    def results(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> list[Row]:
-        return self.rows(source, stage, schema).collect()
+    def results(
+        self, source: DataFrame, stage: Stage, schema: pa.Schema, *, reusable: bool
+    ) -> list[Row]:
+        if not reusable:
+            return self.rows(source, stage, schema).collect()
+        plans = self._whole.setdefault(source, {})
+        if schema not in plans:
+            plans[schema] = self.rows(source, self._sealed, schema)
+        with self._sealed.given(self._context, stage):
+            return plans[schema].collect()
 
     def take(self, run: str) -> Reports:
         return _sum(self._accumulator.value.pop(run, {}).values())
@@ -112,7 +125,10 @@ class ReportRows:
         columns = [col(f"`{name}`") for name in schema.names]
         return cached.where(col(REPORTS).isNull()).select(*columns)
 
-    def results(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> list[Row]:
+    def results(
+        self, source: DataFrame, stage: Stage, schema: pa.Schema, *, reusable: bool
+    ) -> list[Row]:
+        del reusable
         rows = _with_reports(source, stage, schema).collect()
         self._made += [row[REPORTS] for row in rows if row[REPORTS] is not None]
         return [

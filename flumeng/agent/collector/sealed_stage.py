@@ -1,0 +1,49 @@
+"""The stage of one run, for a plan of Spark that serves many runs: to plan again takes Spark longer
+than a small batch. The stage goes to tasks in a local property of the job. Spark writes these into
+event logs and stages hold secrets, so it is encrypted, by AES-GCM. Only this process and the
+functions of its plans have the key, and Spark writes no functions into event logs."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pyspark import SparkContext, TaskContext
+
+from flumeng.events.lazy_batch import Stage
+
+PROPERTY = "flumeng.stage"
+NONCE_BYTES = 12
+
+
+@dataclass(frozen=True)
+class SealedStage:
+    """Runs the stage that the job of its task was ``given``."""
+
+    key: bytes = field(default_factory=lambda: AESGCM.generate_key(128), repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        text = None if task is None else task.getLocalProperty(PROPERTY)
+        assert text is not None, "the job has no stage"
+        sealed = base64.b64decode(text)
+        opened = AESGCM(self.key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
+        stage: Stage = pickle.loads(opened)  # our own driver has sealed it
+        return stage(batches)
+
+    @contextmanager
+    def given(self, context: SparkContext, stage: Stage) -> Iterator[None]:
+        """Give ``stage`` to the jobs that this thread starts within the context."""
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = nonce + AESGCM(self.key).encrypt(nonce, pickle.dumps(stage), None)
+        context.setLocalProperty(PROPERTY, base64.b64encode(sealed).decode("ascii"))
+        try:
+            yield
+        finally:
+            context.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
