@@ -9,13 +9,18 @@ from functools import cache
 from typing import Protocol
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from flumeng.agent.collector import connect, jvm, spark
+from flumeng.agent.collector.executor_units import RESULTS
+from flumeng.agent.collector.sealed_stage import SealedStage
 from flumeng.agent.collector.spark_reports import AccumulatedReports, ReportRows, StageReports
+from flumeng.events.lazy_batch import Stage
 
 CONNECT = "pyspark.sql.connect."
 """Where PySpark has its sessions of Spark Connect: to import them loads gRPC."""
+RESULTS_IN_SPARK = from_arrow_schema(RESULTS, prefer_timestamp_ntz=False)
 
 
 class Driver(Protocol):
@@ -42,6 +47,9 @@ class Driver(Protocol):
         """Name the Spark jobs of this thread, so that ``cancel`` can end them."""
 
     def cancel(self, job: str) -> None: ...
+
+    def run(self, stage: Stage, tasks: int) -> list[Row]:
+        """Run a stage from split numbers to RESULTS in so many tasks, one for each number."""
 
     def reports(self) -> StageReports:
         """Return the reports of the stages of one plan."""
@@ -74,6 +82,8 @@ class OwnDriver:
         self._session = session
         self._context = session.sparkContext
         self._reports = AccumulatedReports(session)
+        self._sealed = SealedStage()
+        self._plans: dict[int, DataFrame] = {}
 
     @property
     def pid(self) -> int | None:
@@ -100,6 +110,12 @@ class OwnDriver:
 
     def cancel(self, job: str) -> None:
         self._context.cancelJobGroup(job)
+
+    def run(self, stage: Stage, tasks: int) -> list[Row]:
+        if tasks not in self._plans:
+            self._plans[tasks] = _in_tasks(self._session, self._sealed, tasks)
+        with self._sealed.given(self._context, stage):
+            return self._plans[tasks].collect()
 
     def reports(self) -> StageReports:
         return self._reports
@@ -150,6 +166,9 @@ class ConnectDriver:
     def cancel(self, job: str) -> None:
         self._session.interruptTag(job)
 
+    def run(self, stage: Stage, tasks: int) -> list[Row]:
+        return _in_tasks(self._session, stage, tasks).collect()
+
     def reports(self) -> StageReports:
         return ReportRows()
 
@@ -175,6 +194,10 @@ class ConnectDriver:
 
     def let_go(self) -> None:
         connect.close(self._session)
+
+
+def _in_tasks(session: SparkSession, stage: Stage, tasks: int) -> DataFrame:
+    return session.range(0, tasks, 1, tasks).mapInArrow(stage, RESULTS_IN_SPARK)
 
 
 @cache

@@ -1,6 +1,5 @@
 """Runs batches on Spark: as DataFrames of their own when SQL is involved, else as units of Arrow
-stages. Units of several batches share a job: its DataFrame has a row for each task, with the units
-of that task."""
+stages. Units of several batches share a job: each of its tasks runs a share of them."""
 
 from __future__ import annotations
 
@@ -9,12 +8,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import drivers, executor_units
 from flumeng.agent.collector.batch import Pipeline, Work
-from flumeng.agent.collector.executor_units import SHARES, Imports, Result, Share, Unit, run_shares
+from flumeng.agent.collector.executor_units import Imports, Result, RunShares, Share, Unit
 from flumeng.agent.collector.outcome import (
     CutShortError,
     HungError,
@@ -41,8 +39,6 @@ FIRST_WARM_UP_SECONDS = 10.0
 IDLE_WORKERS = 2
 """Python workers without tasks, of about 60 MB each; a small batch needs no more."""
 NAMED = 3
-_RESULTS = "unit int, kind string, content binary, reports binary"
-"""RESULTS for Spark."""
 
 
 class SparkEngine:
@@ -122,9 +118,8 @@ class SparkEngine:
     def _run(self, shares: Sequence[Share | Imports]) -> list[Result]:
         if not shares:
             return []
-        given = pa.Table.from_pydict({"share": [pickle.dumps(share) for share in shares]}, SHARES)
-        rows = self._spark.createDataFrame(given).mapInArrow(run_shares, _RESULTS)
-        return [Result(*row) for row in rows.collect()]
+        stage = RunShares(tuple(pickle.dumps(share) for share in shares))
+        return [Result(*row) for row in self._driver.run(stage, len(shares))]
 
 
 def _write_frames(pipeline: SparkPipeline, work: Work, job: str) -> list[Written]:

@@ -52,7 +52,6 @@ RESULTS = pa.schema(
         pa.field("reports", pa.binary()),
     ]
 )
-SHARES = pa.schema([pa.field("share", pa.binary())])
 
 
 class Result(NamedTuple):
@@ -100,13 +99,18 @@ class Share:
         return run_together(self.units) if self.together else (unit.run() for unit in self.units)
 
 
-def run_shares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage from SHARES, pickled each, to RESULTS."""
-    for batch in batches:
-        for pickled in batch["share"].to_pylist():
-            share: Share | Imports = pickle.loads(pickled)  # it comes from our own driver
-            for result in share.run():
-                yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
+@dataclass(frozen=True)
+class RunShares:
+    """A stage from the numbers of ``shares``, pickled each, to RESULTS."""
+
+    shares: tuple[bytes, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                share: Share | Imports = pickle.loads(self.shares[number])  # our own driver's
+                for result in share.run():
+                    yield pa.RecordBatch.from_pylist([result._asdict()], RESULTS)
 
 
 def run_together(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,14 +35,15 @@ class SealedStage:
         assert text is not None, "the job has no stage"
         sealed = base64.b64decode(text)
         opened = AESGCM(self.key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
-        stage: Stage = pickle.loads(opened)  # our own driver has sealed it
+        stage: Stage = pickle.loads(zlib.decompress(opened))  # our own driver has sealed it
         return stage(batches)
 
     @contextmanager
     def given(self, context: SparkContext, stage: Stage) -> Iterator[None]:
         """Give ``stage`` to the jobs that this thread starts within the context."""
         nonce = os.urandom(NONCE_BYTES)
-        sealed = nonce + AESGCM(self.key).encrypt(nonce, pickle.dumps(stage), None)
+        packed = zlib.compress(pickle.dumps(stage), 1)
+        sealed = nonce + AESGCM(self.key).encrypt(nonce, packed, None)
         context.setLocalProperty(PROPERTY, base64.b64encode(sealed).decode("ascii"))
         try:
             yield
