@@ -20,6 +20,7 @@ from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.plan_cache import PlanCache
+from flumeng.agent.collector.spark_reports import AccumulatedReports
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.journals.reader import JournalReader
@@ -153,6 +154,26 @@ def test_batches_have_their_own_events_and_share_one_plan(
     assert len(plans.made) == 1
     assert seqs(write(pipeline, 5, 25, splits=3)) == list(range(5, 25))
     assert len(plans.made) == 2
+
+
+def test_statement_that_moves_no_row_is_planned_once(
+    spark: SparkSession, tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of such a statement are broadcast once, too. The files of each batch go elsewhere."""
+    planned: list[pa.Schema] = []
+    rows = AccumulatedReports.rows
+
+    def noting(self: AccumulatedReports, source: Any, stage: Any, schema: pa.Schema) -> Any:
+        planned.append(schema)
+        return rows(self, source, stage, schema)
+
+    monkeypatch.setattr(AccumulatedReports, "rows", noting)
+    pipeline = build(spark, tmp_path, "sql: 'SELECT seq FROM events WHERE seq % 2 = 0'")
+    write(pipeline, 0, 20)
+    once = len(planned)
+    for start, end in ((20, 40), (0, 60)):
+        assert seqs(write(pipeline, start, end)) == list(range(start, end, 2))
+    assert len(planned) == once
 
 
 def test_job_properties_do_not_contain_the_readers_credentials(
