@@ -293,6 +293,8 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     "--warm-collector/--no-warm-collector",
     default=True,
     show_default=True,
+    envvar="FLUMENG_WARM_COLLECTOR",
+    show_envvar=True,
     help="Keep Spark running without tasks, so that no takeover waits for its start.",
 )
 @click.option(

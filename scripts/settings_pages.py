@@ -20,6 +20,7 @@ VARIABLES = {
     "FLUMENG_IDENTITY": "The directory with the certificate, key and authorities of this process "
     "or person. Without it connections are in plain text.",
     "FLUMENG_INSECURE": "For `flumeng node run`: as `--insecure`.",
+    "FLUMENG_WARM_COLLECTOR": "For `flumeng node run`: `no` is as `--no-warm-collector`.",
     "FLUMENG_AUTHORITY": "The directory of the authority, for `flumeng cluster secure`.",
     "FLUMENG_SIGNING_KEY": "The file of the key that signs the revisions of flows.",
     "FLUMENG_SECRET_": "The secret `name`, in capitals, with underscores for dashes. The policy "

@@ -29,6 +29,7 @@ from tests.testkit.store import RealZooKeeper
 
 __all__ = ["pytest_configure"]
 
+os.environ.setdefault("FLUMENG_WARM_COLLECTOR", "no")  # a JVM on each node that may collect
 os.environ.pop("XDG_RUNTIME_DIR", None)  # no command of a test leaves a JVM there for the next
 
 TOP = Path(__file__).parents[1]

@@ -60,6 +60,7 @@ class Cluster:
     def start_node(self, name: str, role: str, label: str) -> None:
         data = str(self.folder / name)
         said = ["--data", data, "--name", name, "--role", role, "--label", f"role={label}"]
+        said.append("--warm-collector")
         self.start(name, "node", "run", *said, "--session-seconds", "4")
 
     def kill(self, name: str) -> None:
