@@ -3,6 +3,7 @@ only place that knows the differences."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -48,8 +49,9 @@ class Driver(Protocol):
 
     def cancel(self, job: str) -> None: ...
 
-    def run(self, stage: Stage, tasks: int) -> list[Row]:
-        """Run a stage from split numbers to RESULTS in so many tasks, one for each number."""
+    def run(self, stage: Stage, tasks: int, *, broadcasts: bool) -> list[Row]:
+        """Run a stage from split numbers to RESULTS in so many tasks, one for each number.
+        ``broadcasts``: the stage has broadcast variables, pickled by this thread."""
 
     def reports(self) -> StageReports:
         """Return the reports of the stages of one plan."""
@@ -111,10 +113,12 @@ class OwnDriver:
     def cancel(self, job: str) -> None:
         self._context.cancelJobGroup(job)
 
-    def run(self, stage: Stage, tasks: int) -> list[Row]:
+    def run(self, stage: Stage, tasks: int, *, broadcasts: bool) -> list[Row]:
+        if broadcasts:
+            return _in_tasks(self._session, stage, tasks).collect()
         if tasks not in self._plans:
             self._plans[tasks] = _in_tasks(self._session, self._sealed, tasks)
-        with self._sealed.given(self._context, stage):
+        with self._sealed.given(self._context, pickle.dumps(stage)):
             return self._plans[tasks].collect()
 
     def reports(self) -> StageReports:
@@ -166,7 +170,8 @@ class ConnectDriver:
     def cancel(self, job: str) -> None:
         self._session.interruptTag(job)
 
-    def run(self, stage: Stage, tasks: int) -> list[Row]:
+    def run(self, stage: Stage, tasks: int, *, broadcasts: bool) -> list[Row]:
+        del broadcasts  # Spark Connect has none
         return _in_tasks(self._session, stage, tasks).collect()
 
     def reports(self) -> StageReports:

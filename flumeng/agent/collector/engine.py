@@ -26,6 +26,7 @@ from flumeng.agent.collector.outcome import (
 from flumeng.agent.collector.output_plans import Run
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import spread
+from flumeng.agent.collector.sealed_stage import Pickled
 from flumeng.agent.collector.worker_daemon import MODULES
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.connectors.ranged.reports import Reports
@@ -121,16 +122,17 @@ class SparkEngine:
         tasks = 1 if works[0].apart else self._driver.unit_tasks
         shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
-        for result in self._run([Share(units, len(works) > 1) for units in given]):
+        broadcasts = any(part.broadcasts for part in parts)
+        for result in self._run([Share(it, len(works) > 1) for it in given], broadcasts):
             part, run, _ = chosen[result.unit]
             part.take(run, result)
         return [part.outcome() for part in parts]
 
-    def _run(self, shares: Sequence[Share | Imports]) -> list[Result]:
+    def _run(self, shares: Sequence[Share | Imports], broadcasts: bool = False) -> list[Result]:
         if not shares:
             return []
         stage = RunShares(tuple(pickle.dumps(share) for share in shares))
-        return [Result(*row) for row in self._driver.run(stage, len(shares))]
+        return [Result(*row) for row in self._driver.run(stage, len(shares), broadcasts=broadcasts)]
 
 
 def _write_frames(pipeline: SparkPipeline, work: Work, job: str) -> list[Written]:
@@ -170,11 +172,13 @@ def _collected(run: Run, job: str, places: Sequence[str]) -> list[Row]:
 
 
 class _Part:
-    """One batch of a job: a pickled stage for each run, and the number of events of each split."""
+    """One batch of a job: a pickled stage for each run, whether these have broadcast variables, and
+    the number of events of each split."""
 
     def __init__(self, work: Work) -> None:
         self._pipeline = _pipeline(work)
         self.stages: list[bytes] = []
+        self.broadcasts = False
         self.events: list[int] = []
         self._runs: tuple[Run, ...] = ()
         self._rows: list[list[Row]] = []
@@ -187,7 +191,9 @@ class _Part:
         try:
             plan = part._pipeline.plan(work)
             part._runs = plan.runs
-            part.stages = [pickle.dumps(run.batch.all_arrow) for run in plan.runs]
+            pickled = [Pickled.of(run.batch.all_arrow) for run in plan.runs]
+            part.stages = [it.stage for it in pickled]
+            part.broadcasts = any(it.broadcasts for it in pickled)
             part.events = [work.scale.total(split) for split in plan.splits]
             part._rows = [[] for _ in work.pipeline.spec.all_sinks]
         except Exception as error:

@@ -6,21 +6,50 @@ functions of its plans have the key, and Spark writes no functions into event lo
 from __future__ import annotations
 
 import base64
+import io
 import os
 import pickle
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pyspark import SparkContext, TaskContext
+from pyspark.core.broadcast import Broadcast
 
 from flumeng.events.lazy_batch import Stage
 
 PROPERTY = "flumeng.stage"
 NONCE_BYTES = 12
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """A pickled stage. ``broadcasts``: whether it has a broadcast variable. Spark sends such a
+    variable along with the function of a new plan only."""
+
+    stage: bytes
+    broadcasts: bool
+
+    @classmethod
+    def of(cls, stage: object) -> Pickled:
+        pickler = _Pickler()
+        pickler.dump(stage)
+        return cls(pickler.written.getvalue(), pickler.broadcasts)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self) -> None:
+        self.written = io.BytesIO()
+        self.broadcasts = False
+        super().__init__(self.written)
+
+    def reducer_override(self, part: object) -> Any:
+        self.broadcasts |= isinstance(part, Broadcast)
+        return NotImplemented
 
 
 @dataclass(frozen=True)
@@ -39,10 +68,10 @@ class SealedStage:
         return stage(batches)
 
     @contextmanager
-    def given(self, context: SparkContext, stage: Stage) -> Iterator[None]:
-        """Give ``stage`` to the jobs that this thread starts within the context."""
+    def given(self, context: SparkContext, stage: bytes) -> Iterator[None]:
+        """Give a pickled stage to the jobs that this thread starts within the context."""
         nonce = os.urandom(NONCE_BYTES)
-        packed = zlib.compress(pickle.dumps(stage), 1)
+        packed = zlib.compress(stage, 1)
         sealed = nonce + AESGCM(self.key).encrypt(nonce, packed, None)
         context.setLocalProperty(PROPERTY, base64.b64encode(sealed).decode("ascii"))
         try:

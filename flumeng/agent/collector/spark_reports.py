@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from flumeng.agent.collector.sealed_stage import SealedStage
+from flumeng.agent.collector.sealed_stage import Pickled, SealedStage
 from flumeng.connectors.ranged import reports
 from flumeng.connectors.ranged.reports import Reports
 from flumeng.events.lazy_batch import Functions, RunParameters, Stage
@@ -80,12 +80,13 @@ class AccumulatedReports:
     def results(
         self, source: DataFrame, stage: Stage, schema: pa.Schema, *, reusable: bool
     ) -> list[Row]:
-        if not reusable:
+        pickled = Pickled.of(stage) if reusable else None
+        if pickled is None or pickled.broadcasts:
             return self.rows(source, stage, schema).collect()
         plans = self._whole.setdefault(source, {})
         if schema not in plans:
             plans[schema] = self.rows(source, self._sealed, schema)
-        with self._sealed.given(self._context, stage):
+        with self._sealed.given(self._context, pickled.stage):
             return plans[schema].collect()
 
     def take(self, run: str) -> Reports:

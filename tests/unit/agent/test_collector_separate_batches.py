@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine, _Part
@@ -37,6 +39,7 @@ class Spark:
     def __init__(self) -> None:
         self.tasks: list[int] = []
         self.described = ""
+        self._properties: dict[str, str | None] = {}
 
     @property
     def sparkContext(self) -> Spark:  # noqa: N802  # pyspark's
@@ -52,19 +55,25 @@ class Spark:
     def setJobGroup(self, _job: str, text: str, **_more: Any) -> None:  # noqa: N802  # pyspark's
         self.described = text
 
-    def setLocalProperty(self, *_said: Any) -> None: ...  # noqa: N802  # pyspark's
+    def setLocalProperty(self, name: str, value: str | None) -> None:  # noqa: N802  # pyspark's
+        self._properties[name] = value
 
-    def createDataFrame(self, shares: pa.Table) -> Spark:  # noqa: N802  # pyspark's
-        self.tasks.append(len(shares))
-        self._shares = shares
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802  # pyspark's
+        return self._properties.get(name)
+
+    def range(self, _start: int, end: int, _step: int, _tasks: int) -> Spark:
+        self._end = end
         return self
 
-    def mapInArrow(self, stage: Stage, _schema: str) -> Spark:  # noqa: N802  # pyspark's
+    def mapInArrow(self, stage: Stage, _schema: Any) -> Spark:  # noqa: N802  # pyspark's
         self._stage = stage
         return self
 
     def collect(self) -> list[tuple[Any, ...]]:
-        results = self._stage(iter(self._shares.to_batches()))
+        self.tasks.append(self._end)
+        numbers = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(self._end)]
+        with patch.object(TaskContext, "get", return_value=self):
+            results = list(self._stage(iter(numbers)))
         return [tuple(row.values()) for batch in results for row in batch.to_pylist()]
 
 
