@@ -83,8 +83,9 @@ class OwnDriver:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._context = session.sparkContext
-        self._reports = AccumulatedReports(session)
-        self._sealed = SealedStage()
+        local = (self._context.master or "").startswith("local")  # executors may lack cryptography
+        self._sealed = SealedStage() if local else None
+        self._reports = AccumulatedReports(session, self._sealed)
         self._plans: dict[int, DataFrame] = {}
 
     @property
@@ -114,7 +115,7 @@ class OwnDriver:
         self._context.cancelJobGroup(job)
 
     def run(self, stage: Stage, tasks: int, *, broadcasts: bool) -> list[Row]:
-        if broadcasts:
+        if self._sealed is None or broadcasts:
             return _in_tasks(self._session, stage, tasks).collect()
         if tasks not in self._plans:
             self._plans[tasks] = _in_tasks(self._session, self._sealed, tasks)

@@ -1,7 +1,8 @@
 """The stage of one run, for a plan of Spark that serves many runs: to plan again takes Spark longer
 than a small batch. The stage goes to tasks in a local property of the job. Spark writes these into
 event logs and stages hold secrets, so it is encrypted, by AES-GCM. Only this process and the
-functions of its plans have the key, and Spark writes no functions into event logs."""
+functions of its plans have the key, and Spark writes no functions into event logs. Executors of a
+cluster may lack the cipher: there each run has a plan of its own."""
 
 from __future__ import annotations
 
@@ -13,17 +14,20 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pyspark import SparkContext, TaskContext
 from pyspark.core.broadcast import Broadcast
 
 from flumeng.events.lazy_batch import Stage
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 PROPERTY = "flumeng.stage"
 NONCE_BYTES = 12
+KEY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,14 @@ class _Pickler(pickle.Pickler):
 class SealedStage:
     """Runs the stage that the job of its task was ``given``."""
 
-    key: bytes = field(default_factory=lambda: AESGCM.generate_key(128), repr=False)
+    key: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         text = None if task is None else task.getLocalProperty(PROPERTY)
         assert text is not None, "the job has no stage"
         sealed = base64.b64decode(text)
-        opened = AESGCM(self.key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
+        opened = _cipher(self.key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
         stage: Stage = pickle.loads(zlib.decompress(opened))  # our own driver has sealed it
         return stage(batches)
 
@@ -72,9 +76,15 @@ class SealedStage:
         """Give a pickled stage to the jobs that this thread starts within the context."""
         nonce = os.urandom(NONCE_BYTES)
         packed = zlib.compress(stage, 1)
-        sealed = nonce + AESGCM(self.key).encrypt(nonce, packed, None)
+        sealed = nonce + _cipher(self.key).encrypt(nonce, packed, None)
         context.setLocalProperty(PROPERTY, base64.b64encode(sealed).decode("ascii"))
         try:
             yield
         finally:
             context.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+
+
+def _cipher(key: bytes) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers import aead  # noqa: PLC0415  executors may lack it
+
+    return aead.AESGCM(key)

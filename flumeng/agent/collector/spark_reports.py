@@ -64,13 +64,14 @@ def _accumulator(session: SparkSession) -> Accumulator[Runs]:
 
 
 class AccumulatedReports:
-    """``StageReports`` through the accumulator, for all plans."""
+    """``StageReports`` through the accumulator, for all plans. ``sealed``: None if each batch needs
+    a plan of its own."""
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, sealed: SealedStage | None) -> None:
         self._context = session.sparkContext
         self._accumulator = _accumulator(session)
         self._pickled = pickle.dumps(self._accumulator)
-        self._sealed = SealedStage()
+        self._sealed = sealed
         self._whole: WeakKeyDictionary[DataFrame, dict[pa.Schema, DataFrame]] = WeakKeyDictionary()
 
     def rows(self, source: DataFrame, stage: Stage, schema: pa.Schema) -> DataFrame:
@@ -80,13 +81,13 @@ class AccumulatedReports:
     def results(
         self, source: DataFrame, stage: Stage, schema: pa.Schema, *, reusable: bool
     ) -> list[Row]:
-        pickled = Pickled.of(stage) if reusable else None
-        if pickled is None or pickled.broadcasts:
+        sealed, pickled = self._sealed, Pickled.of(stage)
+        if sealed is None or not reusable or pickled.broadcasts:
             return self.rows(source, stage, schema).collect()
         plans = self._whole.setdefault(source, {})
         if schema not in plans:
-            plans[schema] = self.rows(source, self._sealed, schema)
-        with self._sealed.given(self._context, pickled.stage):
+            plans[schema] = self.rows(source, sealed, schema)
+        with sealed.given(self._context, pickled.stage):
             return plans[schema].collect()
 
     def take(self, run: str) -> Reports:

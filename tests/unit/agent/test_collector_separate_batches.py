@@ -35,6 +35,7 @@ class Spark:
     """The parts of a Spark session, its context and a DataFrame that units use."""
 
     defaultParallelism = CORES  # noqa: N815  # pyspark's
+    master = "local[*]"
 
     def __init__(self) -> None:
         self.tasks: list[int] = []
