@@ -255,15 +255,22 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
             raise BadFrameError(
                 f"the events unpack to {unpacked} bytes, more than a frame may have"
             )
-        batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
+        batch = read_events(message)
         if batch.num_rows != header.count:
             raise BadFrameError(f"{batch.num_rows} events, but the header says {header.count}")
-        batch.validate(full=True)
-        _require_times(batch)
     except (MemoryError, pa.ArrowException, OSError, EOFError, CorruptError) as error:
         if is_shortage(error):
             raise UnavailableError(f"not enough memory for {header.count} events") from error
         raise BadFrameError(f"the record batch cannot be read: {error}") from error
+    return batch
+
+
+def read_events(message: pa.Message) -> pa.RecordBatch:
+    """Return the events of a record batch in EVENT_SCHEMA, after a check of all its offsets, texts
+    and times. Raises BadFrameError and pyarrow's errors."""
+    batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
+    batch.validate(full=True)
+    _require_times(batch)
     return batch
 
 

@@ -28,7 +28,7 @@ A, B = b'{"a":1}', b'{"a":"}{\\"", "b": [1, {}]}'
 
 def events(body: bytes, content_type: str) -> list[bytes]:
     found: list[bytes] = []
-    for data, bounds, _ in http_body.messages(body, content_type):
+    for data, bounds, *_ in http_body.messages(body, content_type):
         if bounds is None:
             found += [line for line in data.split(b"\n") if line]
         else:
