@@ -19,7 +19,6 @@ from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.receiver import RETRY_SECONDS, Endpoint, TooLargeError, send
 from flumeng.control.commands.lookup import require_revision
 from flumeng.control.zookeeper import Store
-from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
 
@@ -104,7 +103,7 @@ class Requests:
         TooLargeError for a single event, RefusedRequestError, UserError, and UnavailableError when
         none has accepted them for ``retry_seconds``."""
         try:
-            self._send(_stream(events))
+            self._send(events.serialize().to_pybytes())
         except TooLargeError:
             if len(events) == 1:
                 raise
@@ -128,10 +127,3 @@ class Requests:
                 time.sleep(PAUSE_SECONDS)
             else:
                 return
-
-
-def _stream(events: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, EVENT_SCHEMA) as writer:
-        writer.write_batch(events)
-    return bytes(sink.getvalue().to_pybytes())

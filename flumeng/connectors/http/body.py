@@ -76,6 +76,7 @@ _BINARY = frozenset(
         "zip",
         "pdf",
         "vnd.apache.parquet",
+        "vnd.apache.arrow.stream",
     )
 )
 _BINARY_FAMILIES = ("multipart/", "image/", "audio/", "video/", "font/")

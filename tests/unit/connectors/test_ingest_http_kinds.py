@@ -109,6 +109,7 @@ def test_logplex_frames_are_cut_by_their_counts() -> None:
     [
         ("application/msgpack", "application/x-ndjson"),
         ("application/octet-stream", "text/plain"),
+        ("application/vnd.apache.arrow.stream", "text/plain"),
         ("multipart/form-data; boundary=x", "application/json"),
         ("image/png", "text/plain"),
         ("application/gzip", "Content-Encoding"),
