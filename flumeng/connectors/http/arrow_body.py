@@ -94,7 +94,7 @@ def _events(message: pa.Message) -> pa.RecordBatch:
         raise CorruptError(f"a message does not begin at a multiple of {_ALIGNMENT} bytes")
     events = frame.read_events(message)
     buffers = [part for column in events.columns for part in column.buffers() if part is not None]
-    if sum(part.size for part in buffers) > message.body.size:
+    if events.num_rows and sum(part.size for part in buffers) > message.body.size:
         raise CorruptError("buffers of a record batch overlap")
     _require_types(events)
     columns = dict(zip(EVENT_SCHEMA.names, events.columns, strict=True))

@@ -136,6 +136,16 @@ def test_unfit_body_is_refused(body: bytes, status: int, reason: str) -> None:
     assert raised.value.status == status
 
 
+def test_batch_without_rows_may_have_no_bytes() -> None:
+    """Some senders write no offsets then."""
+    message = messages([])
+    for number in (1, 6, 9, 12, 15):
+        message = with_buffer(message, number, like=0)
+    message = message.replace((40).to_bytes(8, "little"), bytes(8))[:-40]
+    assert journaled(message) == []
+    assert len(journaled(message + messages([EVENT]))) == 1
+
+
 def test_time_that_no_journal_can_keep_is_refused() -> None:
     body = messages([EVENT])
     micros = (int(NOON.timestamp()) * 1_000_000).to_bytes(8, "little")
