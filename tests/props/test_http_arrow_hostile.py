@@ -1,4 +1,4 @@
-"""Bodies of record batches that are damaged, or made on purpose: events or a refusal in bounded
+"""Bodies of Arrow messages that are damaged, or made on purpose: events or a refusal in bounded
 memory, never a crash. Children parse them, since a crash would end the tests.
 
 ``FLUMENG_TEST_EXAMPLES`` says how much is tried.
@@ -63,10 +63,18 @@ BODIES = [
     message(24) + message(0) + message(3, 600),
     message(24, schema=LARGE),
     b"".join(stream_of(events(24))),
+    stream_of(events(24))[0],
     b"".join(stream_of(OTHER)),
     *(b"".join(stream_of(events(24, 600), compression=codec)[1:]) for codec in ("lz4", "zstd")),
     with_hidden_codec(events(24, 600), "zstd"),
 ]
+
+
+def noisy(body: bytes, chance: random.Random) -> bytes:
+    data = bytearray(body)
+    for _ in range(chance.randint(1, 4)):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
 
 
 def cut(body: bytes, chance: random.Random) -> bytes:
@@ -87,7 +95,7 @@ def nested(body: bytes, chance: random.Random) -> bytes:
     return body[:at] + chance.choice(BODIES) + body[at:]
 
 
-DAMAGES: list[Callable[[bytes, random.Random], bytes]] = [bent, bent, bent, cut, spliced, nested]
+DAMAGES: list[Callable[[bytes, random.Random], bytes]] = [bent, bent, noisy, cut, spliced, nested]
 
 
 def hostile(number: int) -> bytes:
