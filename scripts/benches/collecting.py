@@ -114,10 +114,9 @@ def first_ack_seconds(
 
 
 @contextmanager
-def _running(
-    place: Path, flow: str, delivery: str, sink: str, more: Sequence[str], *, filters: str = "[]"
-) -> Iterator[tuple[Store, dict[str, int], float]]:
-    """Gives the store, the process of each part, and when the collector was started."""
+def served(place: Path, flow: str) -> Iterator[tuple[str, Store, dict[str, int]]]:
+    """Serve the journal below ``place`` to readers of the flow. Gives the address of the cluster,
+    its store, and the process of each part."""
     with ExitStack() as stack:
         folder = place / flow
         zookeeper = RealZooKeeper(folder / "zookeeper")
@@ -132,20 +131,25 @@ def _running(
         data = ["--data", str(folder / "data"), "--node", NODE]
         ingest = stack.enter_context(Child("ingest", [*data, "--host", "127.0.0.1"]))
         _enter(store, flow, ingest.receive("ready")["address"])
+        yield hosts, store, {"ingest": ingest.pid, "zookeeper": zookeeper.process.pid}
+
+
+@contextmanager
+def _running(
+    place: Path, flow: str, delivery: str, sink: str, more: Sequence[str], *, filters: str = "[]"
+) -> Iterator[tuple[Store, dict[str, int], float]]:
+    """Gives the store, the process of each part, and when the collector was started."""
+    with served(place, flow) as (hosts, store, parts):
+        data = ["--data", str(place / flow / "data"), "--node", NODE]
         began = time.monotonic()
-        collector = stack.enter_context(Child("collector", [*data, "--zk", hosts, *more]))
-        collector.receive("ready")
-        spec = FLOW.format(flow=flow, delivery=delivery, filters=filters, sink=sink)
-        task = {"flow": flow, "task": "collect.0", "epoch": 1, "revision": 1, "spec": spec}
-        task |= {"partitions": [JOURNAL], "state": "running"}
-        collector.send({"type": "configure", "number": 1, "tasks": [task]})
-        parts = {
-            "ingest": ingest.pid,
-            "collector": collector.pid,
-            "zookeeper": zookeeper.process.pid,
-        }
-        yield store, parts, began
-        collector.send({"type": "stop", "drain_seconds": 5})
+        with Child("collector", [*data, "--zk", hosts, *more]) as collector:
+            collector.receive("ready")
+            spec = FLOW.format(flow=flow, delivery=delivery, filters=filters, sink=sink)
+            task = {"flow": flow, "task": "collect.0", "epoch": 1, "revision": 1, "spec": spec}
+            task |= {"partitions": [JOURNAL], "state": "running"}
+            collector.send({"type": "configure", "number": 1, "tasks": [task]})
+            yield store, {**parts, "collector": collector.pid}, began
+            collector.send({"type": "stop", "drain_seconds": 5})
 
 
 def _acked(store: Store, flow: str) -> int:

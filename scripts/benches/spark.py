@@ -1,10 +1,10 @@
-"""What Spark costs: a cluster beside one host, SQL and lookups beside plain Spark, the start."""
+"""What Spark costs: a cluster beside one host, notebooks beside the collector, SQL, the start."""
 
 from __future__ import annotations
 
 import importlib
 
-PARTS = ("cluster", "sql", "start")
+PARTS = ("cluster", "read", "sql", "start")
 
 
 def run(events: int = 8_000_000, only: str = ",".join(PARTS)) -> dict[str, object]:

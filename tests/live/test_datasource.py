@@ -230,6 +230,28 @@ def test_batch_reads_whole_journals_and_cursor_continues_behind_the_commit(
     assert flow.needed("n1") == {a: 500, b: 500}
 
 
+def test_given_schema_is_read_and_nothing_else(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    a = flow.journal("n1")
+    flow.append(a, 5)
+    reader = spark.read.schema("seq bigint, host string").format("flumeng")
+    options = {"zookeeper": flow.hosts, "flow": "web"}
+    found = reader.options(**options).load()
+    assert found.columns == ["seq", "host"]
+    assert [tuple(row) for row in found.collect()] == [(seq, "192.0.2.1") for seq in range(5)]
+    assert found.count() == 5
+    stream = spark.readStream.schema("host string").format("flumeng").options(**options).load()
+    written = stream.writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/c")
+    written.trigger(availableNow=True).start(f"{tmp_path}/out").awaitTermination()
+    assert spark.read.parquet(f"{tmp_path}/out").groupBy("host").count().collect() == [
+        ("192.0.2.1", 5)
+    ]
+    with pytest.raises(PySparkException) as raised:
+        reader.schema("seq int").options(**options).load().count()
+    assert "a flow has no column seq int" in str(raised.value)
+
+
 @pytest.mark.long
 def test_stream_with_its_checkpoint_has_each_event_once(
     spark: SparkSession, flow: Flow, tmp_path: Path

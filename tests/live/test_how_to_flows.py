@@ -127,8 +127,14 @@ def test_enrich_events(tmp_path: Path, running: Standalone) -> None:
 
 @pytest.mark.long
 def test_notebooks(tmp_path: Path, running: Standalone) -> None:
-    """Its Python is one notebook: a batch of the cursor ``report``, and a stream of ``levels``."""
-    values = {"127.0.0.1:2181/flumeng": running.hosts, "/tmp/notebook": tmp_path / "notebook"}
+    """Its Python is one notebook: a batch of the cursor ``report``, a stream of ``levels``, and a
+    write into the flow ``scores``."""
+    values = {
+        "127.0.0.1:2181/flumeng": running.hosts,
+        "/tmp/notebook": tmp_path / "notebook",
+        "/var/lib/lake": tmp_path,
+        "127.0.0.1:8080": f"127.0.0.1:{free_port()}",
+    }
     (tmp_path / "app.log").write_text("level=info up\nlevel=warn hot\nlevel=info down\n")
     flow = tmp_path / "app.yaml"
     flow.write_text(
@@ -137,7 +143,10 @@ def test_notebooks(tmp_path: Path, running: Standalone) -> None:
     )
     apply(running, flow)
     with cluster_page("notebooks", tmp_path, running, values) as page:
-        notebook = "\n".join(page.text_of("python", number) for number in range(3))
+        (tmp_path / "scores.yaml").write_text(page.text_of("yaml"))
+        page.run("flumeng flow apply")
+        page.run("flumeng flow wait")
+        notebook = "\n".join(page.text_of("python", number) for number in range(4))
         notebook += "\nquery.processAllAvailable()\nspark.table('levels').orderBy('level').show()\n"
         script = tmp_path / "notebook.py"
         script.write_text(notebook)
@@ -147,6 +156,9 @@ def test_notebooks(tmp_path: Path, running: Standalone) -> None:
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("3\n"), done.stdout
         assert re.search(r"info\|\s+2\|\n\|\s*warn\|\s+1\|", done.stdout), done.stdout
+        wait_for(lambda: len(rows(tmp_path / "scores")) == 3, "the scores are missing")
+        scores = {(row["body"], row["host"]) for row in rows(tmp_path / "scores")}
+        assert scores == {(f"score {number}".encode(), "lab") for number in range(3)}
         page.run("flumeng cursor delete")
         assert "levels" in page.run("flumeng cursor list")
     running.command("cursor", "delete", "app", "levels")

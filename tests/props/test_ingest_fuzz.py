@@ -59,7 +59,7 @@ def fed(made: Cutter, pieces: list[bytes]) -> Iterator[Messages]:
 def events(found: list[Messages]) -> list[bytes]:
     """The bodies that the commit thread makes of the messages, without marks."""
     origin = Origin("h", (), LineRules(MAX, b"", keep_empty=False))
-    blocks = [ReceivedBlock(data, origin, 0, bounds) for data, bounds, _ in found]
+    blocks = [ReceivedBlock(data, origin, 0, bounds) for data, bounds, *_ in found]
     return [
         event["body"]
         for frame, _ in batch.build(blocks, lambda _: None)

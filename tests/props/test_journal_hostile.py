@@ -26,6 +26,7 @@ from flumeng.journal.log.frame import (
     MAX_UNPACKED_BYTES,
     FrameHeader,
     Payload,
+    decode,
     decode_state,
     identity,
     padded,
@@ -34,6 +35,7 @@ from flumeng.journal.log.inspection import Finding, dump, inspect
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
 from flumeng.platform.errors import CorruptError, UserError
+from tests.testkit.arrow_messages import bent, stream_of, with_hidden_codec
 from tests.testkit.journal import numbered_events
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "20000"))
@@ -76,29 +78,6 @@ def bounded() -> Iterator[None]:
 
 PLAIN = message_of()
 PACKED = message_of(body_bytes=600)
-NUMBERS = [0, 1, 7, 8, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1]
-
-
-def bent(message: bytes, chance: random.Random) -> bytes:
-    """Overwrite numbers, flip bits and move pieces; mostly in Arrow's own."""
-    data = bytearray(message)
-    for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
-        at = chance.randrange(min(len(data), chance.choice((600, len(data)))))
-        width = chance.choice((1, 2, 4, 8))
-        at -= at % width
-        kind = chance.randrange(4)
-        if kind == 0:
-            data[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            number = chance.choice(NUMBERS) % (1 << 8 * width)
-            data[at : at + width] = number.to_bytes(width, "little")
-        elif kind == 2:
-            number = int.from_bytes(data[at : at + width], "little") + chance.choice((-8, -1, 1, 8))
-            data[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, "little")
-        else:
-            source = chance.randrange(len(data))
-            data[at : at + width] = data[source : source + width]
-    return bytes(data[: chance.randrange(len(data))] if chance.random() < 0.02 else data)
 
 
 @pytest.mark.usefixtures("bounded")
@@ -140,15 +119,6 @@ def unpacks_to(claimed: int, truly: int = BODIES_BYTES, message: bytes = PACKED)
     length = struct.pack("<q", truly)
     (at,) = (at for at in range(0, len(message), 8) if message[at : at + 8] == length)
     return message[:at] + struct.pack("<q", claimed) + message[at + 8 :]
-
-
-def stream_of(batch: pa.RecordBatch, **options: object) -> list[bytes]:
-    """The messages of a stream: a schema, dictionaries, the batch."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as out:
-        out.write_batch(batch)
-    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
-    return [message.serialize().to_pybytes() for message in reader]
 
 
 def with_columns(**columns: pa.Array) -> pa.RecordBatch:
@@ -197,6 +167,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "unpacks to less than it holds": lambda: unpacks_to(BODIES_BYTES - 8),
     "unpacks to a negative length": lambda: unpacks_to(-2),
     "unpacks to what was never packed": lambda: unpacks_to(-1),
+    "hides its codec": lambda: with_hidden_codec(numbered_events(0, ROWS, 600), "lz4"),
 }
 
 
@@ -211,6 +182,15 @@ def test_inconsistent_events_are_damage(kind: str) -> None:
 def test_invalid_source_state_is_damage(state: bytes) -> None:
     with pytest.raises(CorruptError, match="source state"):
         decode_state(state)
+
+
+def test_offsets_of_no_event_are_not_followed() -> None:
+    """Arrow does not check them, and would read there for the size of the batch."""
+    message = bytearray(message_of(rows=0))
+    for at in range(len(message) - 40, len(message), 8):  # the offsets of all columns
+        message[at : at + 4] = struct.pack("<i", 2**30)
+    _, events = decode(frame_of(bytes(message), rows=0), identity(ID))
+    assert (events.num_rows, events.nbytes) == (0, 0)
 
 
 def test_unaltered_messages_of_these_tests_are_readable() -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from flumeng.connectors.api.framing import Indices, Lines, find_lines
 from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.events.buffers import offsets_of
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.errors import UserError
@@ -109,11 +110,12 @@ def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
     group: list[ReceivedBlock] = []
     size = states = 0
     for block in blocks:
-        if group and (size + len(block.data) > FRAME_BYTES or states >= FRAME_STATES):
+        full = size + block.received_bytes > FRAME_BYTES or states >= FRAME_STATES
+        if group and (full or (block.columns is None) != (group[0].columns is None)):
             yield group
             group, size, states = [], 0, 0
         group.append(block)
-        size += len(block.data)
+        size += block.received_bytes
         states += block.state is not None
     if group:
         yield group
@@ -122,6 +124,9 @@ def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
 def _frames(group: list[ReceivedBlock], on_count: Callable[[Counts], None]) -> Iterator[Build]:
     """Yield the batches of a group of blocks, halving a group too large for a frame. A single block
     is cut into several frames, unless it has source state, which stays with all of its lines."""
+    if group[0].columns is not None:
+        yield _joined_columns(group, on_count), {}
+        return
     data = b"".join([block.data for block in group])
     lines = find_lines(data, group)
     rows = len(lines.starts)
@@ -153,6 +158,49 @@ def _frames(group: list[ReceivedBlock], on_count: Callable[[Counts], None]) -> I
         for first, last in _parts(lengths + fixed[0]):
             part = Lines(*(column[first:last] for column in lines))
             yield _to_batch(data, part, group, places, np.array([last - first])), state
+
+
+def _joined_columns(
+    group: list[ReceivedBlock], on_count: Callable[[Counts], None]
+) -> pa.RecordBatch:
+    """Join blocks with columns. One block alone fits into a frame; several are of FRAME_BYTES."""
+    batches = []
+    for block in group:
+        assert block.columns is not None
+        on_count(Counts(block, block.columns.num_rows, 0, 0))
+        batches.append(_with_attributes(block.columns, block.origin.attrs))
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches, EVENT_SCHEMA).combine_chunks().to_batches()
+    return joined
+
+
+def _with_attributes(events: pa.RecordBatch, attrs: tuple[tuple[str, str], ...]) -> pa.RecordBatch:
+    """Add ``attrs`` behind the attributes of each event."""
+    own = events.column(3)
+    rows = offsets_of(own)
+    names, values = (
+        _followed(column, rows, [attr[part] for attr in attrs])
+        for part, column in enumerate((own.keys, own.items))
+    )
+    ends = (rows - rows[0] + len(attrs) * np.arange(len(rows))).astype(np.int32)
+    column = pa.MapArray.from_arrays(_fixed(pa.int32(), ends), names, values)
+    return pa.RecordBatch.from_arrays([*events.columns[:3], column], schema=EVENT_SCHEMA)
+
+
+def _followed(column: pa.StringArray, rows: NDArray[np.int32], more: list[str]) -> pa.Array:
+    """Return the texts of a map column with ``more`` behind those of each row; row ``i`` has the
+    texts from ``rows[i]`` to ``rows[i + 1]``."""
+    places = offsets_of(column)
+    own, added = memoryview(column.buffers()[2] or b""), "".join(more).encode()
+    bounds = pairwise(places[rows].tolist())
+    data = b"".join([part for start, end in bounds for part in (own[start:end], added)])
+    lengths = np.insert(
+        np.diff(places)[rows[0] : rows[-1]],
+        np.repeat(rows[1:] - rows[0], len(more)),
+        np.tile([len(text.encode()) for text in more], len(rows) - 1),
+    )
+    return _strings(column.type, lengths, data)
 
 
 def _parts(sizes: Indices) -> Iterator[tuple[int, int]]:

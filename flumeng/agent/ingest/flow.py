@@ -283,7 +283,7 @@ class FlowRunner:
 
         def submit(block: ReceivedBlock, counters: Counters) -> None:
             appender.submit(block, counters)
-            self._charge(len(block.data))
+            self._charge(block.received_bytes)
 
         source = SourceRunner(
             f"source {component.name} of journal {appender.journal.id}",

@@ -107,7 +107,7 @@ class JournalAppender:
 
         def count(counted: batch.Counts) -> None:
             counters = owners[counted.block]
-            counters.bytes += len(counted.block.data)
+            counters.bytes += counted.block.received_bytes
             counters.events += counted.events
             counters.truncated += counted.truncated
             counters.discarded_bytes += counted.cut_bytes
@@ -124,12 +124,12 @@ class JournalAppender:
 
         def leave_out(block: ReceivedBlock, error: Exception) -> None:
             counters = owners[block]
-            counters.bytes += len(block.data)
-            counters.discarded_bytes += len(block.data)
+            counters.bytes += block.received_bytes
+            counters.discarded_bytes += block.received_bytes
             self._unfit.add(block)
             log.error(
                 "journal %s: %d bytes from %s cannot be stored and are lost: %s",
-                *(self.journal.id, len(block.data), block.origin.host, error),
+                *(self.journal.id, block.received_bytes, block.origin.host, error),
             )
             if block.on_unfit is not None:
                 self._in_loop(block.on_unfit, str(error))

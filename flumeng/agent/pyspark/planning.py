@@ -20,10 +20,14 @@ from flumeng.journal.log.errors import DataLossError
 from flumeng.journal.serving import proof
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import UnavailableError
+from flumeng.platform.garbage_collection import freeze_modules
 
 log = logging.getLogger(__name__)
 
-EVENTS_PER_PARTITION = 100_000
+LEAST_EVENTS, MOST_EVENTS = 100_000, 500_000
+"""Events of a partition: a task costs as much as reading some 20,000, and 500,000 take seconds."""
+PARTITIONS = 16
+"""So many cores share a read, unless its partitions would be smaller than the least."""
 NAMED = 5
 
 Offsets = Mapping[str, int]
@@ -58,6 +62,11 @@ def ranges(start: Offsets, end: Offsets, *, replayed: bool = False) -> list[Rang
         for name in sorted(end)
         if start.get(name, 0) < end[name]
     ]
+
+
+def partition_events(pieces: Sequence[Range]) -> int:
+    total = sum(piece.end - piece.start for piece in pieces)
+    return max(LEAST_EVENTS, min(MOST_EVENTS, -(-total // PARTITIONS)))
 
 
 def splits(pieces: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
@@ -155,7 +164,7 @@ class Planning:
         reader = JournalReader(proof.of_process("subscriber"))
         return [
             InputPartition((reader, tuple((piece, addresses[piece.partition]) for piece in part)))
-            for part in splits(pieces, EVENTS_PER_PARTITION)
+            for part in splits(pieces, partition_events(pieces))
         ]
 
     def lose(self, journals: Collection[str], what: str) -> None:
@@ -180,12 +189,14 @@ def _some(names: Collection[str]) -> str:
     return f"{', '.join(shown[:NAMED])}{more}"
 
 
-def read(part: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """Read each range of a partition whole and in order. Spark passes a partition without value
+def read(part: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read columns of each range of a partition, in order. Spark passes a partition without value
     when the plan is empty. Raises as ``JournalClient.read``."""
     if part is None or part.value is None:
         return
+    freeze_modules()
     reader: JournalReader
     reader, pieces = part.value
     for piece, address in pieces:
-        yield from reader.read(piece, address)
+        for events in reader.read(piece, address):
+            yield events.select(columns)

@@ -145,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read(partition)
+        return read(partition, self._options.columns)
 
     def commit(self, end: dict[str, int]) -> None:
         """Move any cursor to ``end``. Raises ConflictError when another reader has taken it."""

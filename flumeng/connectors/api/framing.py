@@ -8,12 +8,15 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flumeng.connectors.api.received_block import LineRules, ReceivedBlock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Framing = Literal["auto", "newline", "nul", "octet-counted", "length-prefixed"]
 Indices = NDArray[np.int64]
@@ -49,15 +52,22 @@ _MAX_PREFIX = 1 << 28  # text reads as a length of 512 MiB or more
 class Messages(NamedTuple):
     """Messages received together. ``bounds``: arrays of starts and ends, each message is
     ``data[start:end]``; None: each ends with a newline. ``incomplete``: the connection ended before
-    the last message had its announced number of bytes."""
+    the last message had its announced number of bytes. ``columns``: as in ``ReceivedBlock``."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
     incomplete: bool = False
+    columns: pa.RecordBatch | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data) if self.columns is None else int(self.columns.nbytes)
 
     @property
     def events(self) -> int:
         """Number of messages, including empty lines, which ``keep_empty`` may drop later."""
+        if self.columns is not None:
+            return int(self.columns.num_rows)
         return self.data.count(b"\n") if self.bounds is None else len(self.bounds[0])
 
 

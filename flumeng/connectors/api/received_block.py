@@ -6,6 +6,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BOOKKEEPING_BYTES = 512
 
@@ -32,7 +36,8 @@ class Origin:
 @dataclass(frozen=True, eq=False, slots=True)
 class ReceivedBlock:
     """Whole lines: each ends with a newline; with ``bounds``, arrays of starts and ends, each is
-    ``data[start:end]``.
+    ``data[start:end]``. With ``columns``, events in EVENT_SCHEMA in the place of lines: at most
+    ``journal.log.frame.MAX_ROWS``, without nulls; the origin's attributes are added to theirs.
 
     ``state``: changes of the source's state, journaled in the same frame as these lines, so a block
     with state has at most ``journal.log.frame.MAX_ROWS`` lines. ``file_offset``: of ``data`` in its
@@ -50,7 +55,12 @@ class ReceivedBlock:
     file_places: array[int] | None = None
     on_durable: Callable[[int], None] | None = None
     on_unfit: Callable[[str], None] | None = None
+    columns: pa.RecordBatch | None = None
+
+    @property
+    def received_bytes(self) -> int:
+        return len(self.data) if self.columns is None else int(self.columns.nbytes)
 
     @property
     def nbytes(self) -> int:
-        return len(self.data) + _BOOKKEEPING_BYTES
+        return self.received_bytes + _BOOKKEEPING_BYTES

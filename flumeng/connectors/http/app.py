@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.http import arrow_body
 from flumeng.connectors.http import body as http_body
 from flumeng.connectors.http.body import OverBoundError, RefusedError, Share
 from flumeng.connectors.http.options import Http
@@ -288,10 +289,12 @@ class HttpApp:
                 if self.peers.counts_events:
                     events = sum(piece.events for piece in pieces)
                     _connection(scope).peer.take(0, events)
-                memory.give_back_to(sum(len(piece.data) for piece in pieces))
+                memory.give_back_to(sum(piece.nbytes for piece in pieces))
                 self._require_ready()
                 if not pieces:
                     return 0
+                if pieces[0].columns is not None:  # the type of the bodies of events is not known
+                    content_type = ""
                 durable = self._submit(pieces, self._origin(scope, content_type, client))
                 if self._options.ack == "received":
                     durable.cancel()
@@ -314,6 +317,11 @@ class HttpApp:
         data = await body.read(limit, memory)
         encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
         parse = functools.partial(http_body.pieces, data, encoding, content_type, limit, memory)
+        if http_body.kind_of(content_type) == arrow_body.CONTENT_TYPE:
+            longest = self._options.max_line_bytes
+            parse = functools.partial(
+                arrow_body.pieces, data, encoding, limit, memory, longest=longest
+            )
         if encoding in ("", "identity") and len(data) <= PARSE_ASIDE_BYTES:
             return parse()
         try:
@@ -345,11 +353,14 @@ class HttpApp:
                 durable.set_exception(RefusedError(400, f"the events cannot be stored: {reason}"))
 
         received_us = self._context.clock_us()
-        for index, (data, bounds, _) in enumerate(pieces, 1):
+        for index, (data, bounds, _, columns) in enumerate(pieces, 1):
             on_durable = tell if index == len(pieces) else None
             self._context.submit(
                 ReceivedBlock(
-                    data, origin, received_us, bounds, on_durable=on_durable, on_unfit=refuse
+                    *(data, origin, received_us, bounds),
+                    on_durable=on_durable,
+                    on_unfit=refuse,
+                    columns=columns,
                 )
             )
         return durable

@@ -163,7 +163,7 @@ def pieces(
 
 def require_text(content_type: str) -> None:
     """Raise RefusedError for a binary content type."""
-    kind = _kind(content_type)
+    kind = kind_of(content_type)
     if kind in _PROTOBUF:
         raise RefusedError(
             415,
@@ -217,7 +217,7 @@ def too_large(most_bytes: int) -> RefusedError:
 
 def _parse_bytes(body: bytes, content_type: str) -> int:
     """Return an upper bound of the memory that ``messages`` needs."""
-    kind = _kind(content_type)
+    kind = kind_of(content_type)
     if _is_json(kind):
         entries = min(max(map(body.count, (b",", b"}", b"]", _SEPARATOR))), MOST_ENTRIES) + 1
         return 3 * len(body) + _VALUE_BYTES * entries
@@ -231,7 +231,8 @@ def _is_json(kind: str) -> bool:
     return kind in _JSON or kind.endswith(("+json", "+json-seq")) or kind == _SEQUENCE
 
 
-def _kind(content_type: str) -> str:
+def kind_of(content_type: str) -> str:
+    """Return a content type without parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 
@@ -240,7 +241,7 @@ def messages(body: bytes, content_type: str) -> Iterator[Messages]:
     each array entry, value of a sequence or concatenation, or single value is an event, verbatim;
     with Logplex's type, each octet-counted message. Any other body is lines; with a type of JSON
     lines each must be JSON, or the body a concatenation."""
-    kind = _kind(content_type)
+    kind = kind_of(content_type)
     body = body.removeprefix(_BOM)
     if kind in _LINES_OF_JSON:
         yield from _pieces_of_json_lines(body)
@@ -286,7 +287,7 @@ def _pieces_of_frames(body: bytes) -> Iterator[Messages]:
     frames = framer.feed(body, len(body)) if body else []
     if framer.malformed or framer.held:
         raise RefusedError(400, "the body is not octet-counted messages")
-    for data, bounds, _ in frames:
+    for data, bounds, *_ in frames:
         assert bounds is not None
         pairs = zip(*bounds, strict=True)
         yield from _pieces_of_values([data[start:end].rstrip(b"\r\n") for start, end in pairs])

@@ -20,9 +20,9 @@ class Http(SourceOptions):
     """Receives events in the bodies of POST requests, and answers 200 once they are durable, or as
     `ack` says.
 
-    JSON arrays (`application/json`), lines of JSON (`application/x-ndjson`) or, with any other
-    content type, lines; plain or packed with gzip or zstd. Attributes: `source`, `peer`, `client`,
-    `path`, `content_type`.
+    JSON arrays (`application/json`), lines of JSON (`application/x-ndjson`), batches of Arrow or,
+    with any other content type, lines; plain or packed with gzip or zstd. Attributes: `source`,
+    `peer`, `client`, `path`, and `content_type` but of Arrow.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.http.source:HttpSource"

@@ -37,13 +37,15 @@ class TooLargeError(RefusedRequestError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """URL, method and headers that all requests share; headers may contain secrets."""
+    """URL, method and headers that all requests share; headers may contain secrets. ``ca``: a file
+    of trusted certificates, ``ca_data``: their PEM text."""
 
     url: str
     method: str
     headers: tuple[tuple[str, str], ...]
     ca: str | None
     timeout_seconds: float
+    ca_data: str | None = None
 
     def __str__(self) -> str:
         return f"{self.method} {self.url.partition('?')[0]}"
@@ -96,7 +98,7 @@ def _require_passing(endpoint: Endpoint, answer: Answer) -> None:
 def _ask(endpoint: Endpoint, body: bytes | None, key: str) -> Answer:
     keyed = {IDEMPOTENCY_KEY: key} if body is not None else {}
     try:
-        response = _pool(endpoint.ca).request(
+        response = _pool(endpoint.ca, endpoint.ca_data).request(
             endpoint.method,
             endpoint.url,
             body=body,
@@ -146,5 +148,7 @@ def _after_seconds(text: str) -> float:
 
 
 @lru_cache
-def _pool(ca: str | None) -> urllib3.PoolManager:
-    return urllib3.PoolManager(maxsize=CONNECTIONS, ca_certs=ca, cert_reqs="CERT_REQUIRED")
+def _pool(ca: str | None, ca_data: str | None) -> urllib3.PoolManager:
+    return urllib3.PoolManager(
+        maxsize=CONNECTIONS, ca_certs=ca, ca_cert_data=ca_data, cert_reqs="CERT_REQUIRED"
+    )

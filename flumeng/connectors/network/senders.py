@@ -47,8 +47,7 @@ class SenderAuth:
     """The senders that may send events, with a token (`Authorization: Bearer`), as a user
     (`Basic`), or with a certificate that `tls` accepts.
 
-    With `tokens` or `users` a certificate alone is not enough: a sender without a valid token or
-    password gets 401 before its body is read. One that may not use the path gets 403.
+    With `tokens` or `users` a certificate alone is not enough.
     """
 
     tokens: Mapping[str, str] = option(

@@ -3,8 +3,6 @@ configuration. A range arrives whole and checked, or the task fails with partiti
 
 from __future__ import annotations
 
-import functools
-import gc
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from flumeng.connectors.api.ranged import Range, Split, UnreadableError
 from flumeng.events import identity
 from flumeng.platform import secrets
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.garbage_collection import freeze_modules
 from flumeng.platform.options.locations import Credentials
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.scrubbing import Secret
@@ -76,12 +75,6 @@ def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
     return ranges
 
 
-@functools.cache
-def _freeze_modules() -> None:
-    """Exempt loaded modules from the garbage collection (50 ms) of Spark's workers after tasks."""
-    gc.freeze()
-
-
 @dataclass(frozen=True)
 class ReadSplits:
     """Stage reading splits. ``addresses``: by partition. ``identified``: adds identity columns."""
@@ -104,7 +97,7 @@ class ReadSplits:
                 if self.identified:
                     events = (identity.identify(part, number) for part in events)
                 yield from events
-        _freeze_modules()
+        freeze_modules()
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         for piece in split:

@@ -54,6 +54,7 @@ assert HEADER_BYTES == ALIGNMENT
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, UTC
 _NAMESPACE = uuid.UUID("5c0f4f0e-6a0b-5d0e-9d3c-0f1a6c2be7a1")
 _ZEROS = bytes(ALIGNMENT)
+_NO_EVENTS = pa.RecordBatch.from_pylist([], EVENT_SCHEMA)
 
 # LZ4 pays for text: it halves the bytes to sync, send and keep for about 1.2 ms per MB, and columns
 # that repeat in each row (host, attributes) nearly vanish. It does not pay for a few rows (25 us to
@@ -255,16 +256,23 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
             raise BadFrameError(
                 f"the events unpack to {unpacked} bytes, more than a frame may have"
             )
-        batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
+        batch = read_events(message)
         if batch.num_rows != header.count:
             raise BadFrameError(f"{batch.num_rows} events, but the header says {header.count}")
-        batch.validate(full=True)
-        _require_times(batch)
     except (MemoryError, pa.ArrowException, OSError, EOFError, CorruptError) as error:
         if is_shortage(error):
             raise UnavailableError(f"not enough memory for {header.count} events") from error
         raise BadFrameError(f"the record batch cannot be read: {error}") from error
     return batch
+
+
+def read_events(message: pa.Message) -> pa.RecordBatch:
+    """Return the events of a record batch in EVENT_SCHEMA, after a check of all its offsets, texts
+    and times. Raises BadFrameError and pyarrow's errors."""
+    batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
+    batch.validate(full=True)
+    _require_times(batch)
+    return batch if batch.num_rows else _NO_EVENTS  # Arrow does not check the offsets of no row
 
 
 def _require_times(batch: pa.RecordBatch) -> None:
@@ -369,6 +377,8 @@ def unpacked_bytes(message: pa.Message) -> int:
     uncompressed. Raises CorruptError for another kind of message and for an invalid flatbuffer."""
     if message.type != "record batch":
         raise CorruptError(f"the Arrow message is no record batch but a {message.type}")
+    if (version := message.metadata_version) != pa.ipc.MetadataVersion.V5:  # V4 hides its codec
+        raise CorruptError(f"the Arrow message has metadata version {version.name}, not V5")
     metadata = memoryview(message.metadata)
     try:
         batch = _follow(metadata, _field(metadata, _follow(metadata, 0), _HEADER))

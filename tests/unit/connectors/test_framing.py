@@ -20,7 +20,7 @@ FRAMINGS: tuple[Framing, ...] = ("newline", "octet-counted", "length-prefixed")
 def single(found: Iterable[Messages]) -> list[bytes]:
     """The single messages, without the trailers that the commit thread removes."""
     messages: list[bytes] = []
-    for data, bounds, _ in found:
+    for data, bounds, *_ in found:
         if bounds is None:
             assert data.endswith(b"\n")
             messages += data[:-1].split(b"\n")

@@ -28,7 +28,7 @@ A, B = b'{"a":1}', b'{"a":"}{\\"", "b": [1, {}]}'
 
 def events(body: bytes, content_type: str) -> list[bytes]:
     found: list[bytes] = []
-    for data, bounds, _ in http_body.messages(body, content_type):
+    for data, bounds, *_ in http_body.messages(body, content_type):
         if bounds is None:
             found += [line for line in data.split(b"\n") if line]
         else:
@@ -109,6 +109,7 @@ def test_logplex_frames_are_cut_by_their_counts() -> None:
     [
         ("application/msgpack", "application/x-ndjson"),
         ("application/octet-stream", "text/plain"),
+        ("application/vnd.apache.arrow.stream", "text/plain"),
         ("multipart/form-data; boundary=x", "application/json"),
         ("image/png", "text/plain"),
         ("application/gzip", "Content-Encoding"),
