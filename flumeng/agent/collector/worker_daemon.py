@@ -8,14 +8,17 @@ import importlib
 
 MODULES = frozenset(
     (
+        "cryptography.hazmat.primitives.ciphers.aead",
         "flumeng.agent.collector.batch_times",
         "flumeng.agent.collector.executor_units",
+        "flumeng.agent.collector.sealed_stage",
         "flumeng.connectors.files.sink",
         "flumeng.connectors.journals.reader",
         "flumeng.connectors.ranged.routing",
         "pandas",  # Arrow imports it for its first array of Python values
         "pyarrow.flight",
         "pyarrow.parquet",
+        "pyspark.worker",
     )
 )
 """The modules that read journals and write Parquet files, which most flows do."""
