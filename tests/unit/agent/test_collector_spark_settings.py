@@ -59,8 +59,8 @@ def test_no_settings_file_is_written_without_secrets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "chosen"),
     [
-        ({}, "-XX:+UseParallelGC"),
-        ({"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}, "-XX:+UseParallelGC"),
+        ({}, "-XX:+UseSerialGC"),
+        ({"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}, "-XX:+UseSerialGC"),
         ({"JAVA_TOOL_OPTIONS": "-Xss2m -XX:+UseSerialGC"}, ""),
         ({"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}, ""),
     ],
