@@ -210,6 +210,9 @@ def write_rotating(logs: Path, lines: int) -> None:
     current.close()
 
 
+PROGRESS_SECONDS = 60.0
+
+
 class Watcher:
     """The state of the flow ``chaos`` seen from outside: ZooKeeper and its journals."""
 
@@ -249,6 +252,12 @@ class Watcher:
             pause_seconds=0.2,
             ignoring=FlumengError,
         )
+
+    def see_progress(self) -> None:
+        """Return when acks have moved: Spark may start more slowly than kills come."""
+        acks, until = self.acks(), time.monotonic() + PROGRESS_SECONDS
+        while self.acks() == acks and time.monotonic() < until:
+            time.sleep(0.2)
 
     def state(self) -> str:
         return f"positions {self.positions()}, acks {self.acks()}"

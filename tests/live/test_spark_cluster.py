@@ -38,7 +38,6 @@ from tests.testkit.waiting import wait_for
 pytestmark = pytest.mark.long
 
 REQUIREMENTS = Path("conf/spark/executors.txt")
-PROGRESS_SECONDS = 60.0
 EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "40000"))
 FLOW_TEXT = """
 flow: chaos
@@ -156,10 +155,7 @@ def test_event_is_in_the_lake_once_while_spark_processes_are_killed(
         others["spark's master"] = lambda: restart("master")
 
     def rest() -> None:
-        """Until events were delivered again: a cluster starts more slowly than kills may come."""
-        acks, until = watcher.acks(), time.monotonic() + PROGRESS_SECONDS
-        while watcher.acks() == acks and time.monotonic() < until:
-            time.sleep(0.2)
+        watcher.see_progress()
         time.sleep(chance.uniform(0.0, 3.0))
 
     until = time.monotonic() + chaos_seconds()

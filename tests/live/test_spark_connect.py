@@ -1,8 +1,13 @@
-"""Flows on a real Spark Connect server, whose Python has no flumeng."""
+"""Flows on a real Spark Connect server, whose Python has no flumeng.
+
+``FLUMENG_SPARK_EVENTS`` says how many events a flow has, and ``FLUMENG_CHAOS_SECONDS`` for how long
+the server and the collector are killed again and again.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -21,7 +26,15 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect
-from tests.live.chaos import Cluster, Watcher, command_of, descendants
+from tests.live.chaos import (
+    Cluster,
+    Watcher,
+    chaos_seconds,
+    chaos_seed,
+    command_of,
+    descendants,
+    kill_at_random,
+)
 from tests.testkit.files import files_below
 from tests.testkit.spark_connect import ConnectServer
 from tests.testkit.waiting import wait_for
@@ -32,7 +45,7 @@ pytestmark = pytest.mark.long
 TOP = Path(__file__).parents[2]
 TOKEN = "open-sesame-of-connect"
 PARAMETERS = "/;token=${secret:spark}"
-EVENTS = 20_000
+EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "20000"))
 SECONDS = 400
 NO_ANSWER = "held: the Spark Connect server {} does not answer"
 FLOW_TEXT = """
@@ -139,6 +152,7 @@ def cluster(
     cluster.stop()
 
 
+@pytest.mark.timeout(1200 + 3 * chaos_seconds())
 @pytest.mark.parametrize("filters", [WHERE, SQL], ids=["arrow", "sql"])
 def test_event_is_in_the_lake_once_while_the_server_is_killed_and_returns(
     server: ConnectServer, cluster: Cluster, tmp_path: Path, filters: str
@@ -154,7 +168,23 @@ def test_event_is_in_the_lake_once_while_the_server_is_killed_and_returns(
     wait_for(lambda: told in problems(store), lambda: str(problems(store)), seconds=SECONDS)
     print(f"told after {time.monotonic() - began:.1f} s")
     server.start()
-    Watcher(store).settle(SECONDS, events=EVENTS)
+    watcher, chance = Watcher(store), random.Random(chaos_seed())
+
+    def restart() -> None:
+        server.kill()
+        time.sleep(chance.uniform(0, 2))
+        server.start()
+
+    def rest() -> None:
+        watcher.see_progress()
+        time.sleep(chance.uniform(0.0, 3.0))
+
+    if chaos_seconds():
+        until = time.monotonic() + chaos_seconds()
+        kill_at_random(
+            cluster, chance, ("collector",), {"server": restart}, times=1, until=until, rest=rest
+        )
+    watcher.settle(SECONDS, events=EVENTS)
     wait_for(lambda: told not in problems(store), lambda: str(problems(store)))
     found = each_once(lake)
     if filters == SQL:
@@ -194,7 +224,7 @@ def collect(server: ConnectServer, cluster: Cluster, store: Store, filters: str)
     text = FLOW_TEXT.format(
         filters=filters.format(folder=folder),
         events=EVENTS,
-        rate=EVENTS // 100,
+        rate=round(EVENTS / (chaos_seconds() or 100)),
         lake=folder / "lake",
     )
     apply_flow(Operator(store, "test", "", 0.0), text)
