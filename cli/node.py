@@ -244,8 +244,8 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
 @click.option(
     "--port",
     type=click.IntRange(1, 65_000),
-    help="The first port there; further ingest workers, then discovery and the collector, take the "
-    "next ones. Default: any free ports.",
+    help="The first port there; further ingest workers, then discovery, the collector and the "
+    "gateway, take the next ones. Default: any free ports.",
 )
 @click.option(
     "--insecure",
@@ -259,10 +259,11 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     "--role",
     "roles",
     multiple=True,
-    type=click.Choice(["ingest", "collect", "replica"]),
+    type=click.Choice(["ingest", "collect", "replica", "gateway"]),
     default=("ingest", "collect", "replica"),
     show_default=True,
-    help="The work of this node: tasks, or replicas for other nodes; may be given again.",
+    help="The work of this node: tasks, replicas for other nodes, or serving other sites; may be "
+    "given again.",
 )
 @click.option(
     "--workers",

@@ -30,6 +30,7 @@ INGEST = "ingest"
 COLLECT = "collect"
 REPLICA = "replica"
 DISCOVER = "discover"
+GATEWAY = "gateway"
 
 
 def cut(text: str, most: int = ERROR_CHARACTERS) -> str:
@@ -113,7 +114,8 @@ class Cluster(Record):
     1 if absent), per node and per flow (``balance_per_node``, ``balance_per_flow``), and tasks that
     start at once while a node is down (``recovery``). ``chokes``: bytes per second and node by
     ``FLOW``, or ``FLOW@NODE``, which takes precedence. ``spark``: settings, key -> text in YAML.
-    Nodes down for ``forget_after_seconds`` (0: never) with nothing left on them are removed."""
+    Nodes down for ``forget_after_seconds`` (0: never) with nothing left on them are removed.
+    ``site``: the cluster's name among sites that read each other's flows, or ""."""
 
     maintenance: Maintenance | None = None
     maintenance_limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
@@ -123,6 +125,16 @@ class Cluster(Record):
     throttles: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     spark: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    site: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site(Record):
+    """Another site whose flows may be read: its gateways (host:port), and the SHA-256 fingerprint
+    of its certificate authority, "" for an open cluster."""
+
+    gateways: tuple[str, ...]
+    authority: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,10 +468,11 @@ class Story(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveNode(Record):
-    """``addresses``: where each ingest worker serves its journals (host:port), or ""; ``discovery``
-    and ``collector``: where these processes answer. ``schema``: the newest tree version that it can
-    use. ``boot``: id of the host's boot and container, in which ``pid`` counts. ``identity``,
-    ``certificates`` (PEM chain) and ``signature`` prove that the session is that node's, or are "".
+    """``addresses``: where each ingest worker serves its journals (host:port), or "";
+    ``discovery``, ``collector``, ``gateway``: where these processes answer. ``schema``: the newest
+    tree version that it can use. ``boot``: id of the host's boot and container, in which ``pid``
+    counts. ``identity``, ``certificates`` (PEM chain) and ``signature`` prove that the session is
+    that node's, or are "".
     """
 
     uuid: str
@@ -467,6 +480,7 @@ class LiveNode(Record):
     addresses: tuple[str, ...] = ()
     discovery: str = ""
     collector: str = ""
+    gateway: str = ""
     pid: int
     version: str
     since: float

@@ -168,6 +168,20 @@ cluster = _row(
     size_bytes=64 * KIB,
     access=Access(write="operator master"),
 )
+sites = _folder(
+    "/sites",
+    "operators",
+    "other sites whose flows are read here; made with the first",
+    access=Access(create="operator", delete="operator", read=NOT_NODES),
+)
+site = _row(
+    "/sites/{site}",
+    records.Site,
+    "operators",
+    "one site: the addresses of its gateways, the fingerprint of its certificate authority",
+    size_bytes=4 * KIB,
+    access=Access(write="operator", read=NOT_NODES),
+)
 moves = _row(
     "/moves",
     records.Moves,
@@ -268,7 +282,7 @@ acks = _folder(
     "/acks/{flow}",
     "operators",
     "the flow's cursors",
-    access=Access(create="own-operator subscriber", delete="operator master"),
+    access=Access(create="collector own-operator subscriber", delete="operator master"),
 )
 cursor = _folder(
     "/acks/{flow}/{cursor}",
@@ -296,7 +310,7 @@ leases = _folder(
     "/leases",
     "bootstrap",
     "readers that are not flows, for which journals are kept",
-    access=Access(create="subscriber", delete="operator master"),
+    access=Access(create="collector subscriber", delete="operator master"),
 )
 lease = _row(
     "/leases/{flow}@{cursor}",
@@ -305,7 +319,7 @@ lease = _row(
     "the cursor of a reader that is not a flow, such as a Spark job: its name, and how long its "
     "unread events are kept; removed by masters when it is not renewed",
     size_bytes=4 * KIB,
-    access=Access(write="own-subscriber", read=NOT_NODES),
+    access=Access(write="collector own-subscriber", read=NOT_NODES),
 )
 all_commits = _folder(
     "/commits",

@@ -37,6 +37,8 @@ MESSAGE: Columns = {
     "headers": Kind("map", (("", _TEXT), ("", Kind(BINARY)))),
 }
 """Columns that only events from ``kafka`` have."""
+PASSED: Columns = {"sites": _TEXT}
+"""The column of events from other sites: the sites passed, separated by commas, origin first."""
 
 IN_KEYS = frozenset({TEXT, BINARY, INTEGER, BOOLEAN, DATE, TIMESTAMP})
 """Kinds that all systems compare for equality in the same way."""

@@ -41,6 +41,16 @@ class Upstream:
 
 
 @dataclass(frozen=True)
+class RemoteFlow:
+    """The flow of another site that a source reads. ``keep_seconds``: how long that site keeps
+    unread events after it last heard of the reader."""
+
+    site: str
+    flow: str
+    keep_seconds: float
+
+
+@dataclass(frozen=True)
 class OffsetBounds:
     """Names of options that bound a source by partition and offset, and of those they replace."""
 
@@ -131,6 +141,10 @@ class SourceOptions(Declared):
 
     @property
     def upstream(self) -> Upstream | None:
+        return None
+
+    @property
+    def remote(self) -> RemoteFlow | None:
         return None
 
     @property

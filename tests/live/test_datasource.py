@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.pyspark import FlumengDataSource, commit, next_offsets
-from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.control.commands.acks import delete_cursor
+from flumeng.control.commands.cursors import Cursor
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree

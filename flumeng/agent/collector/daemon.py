@@ -46,9 +46,10 @@ from flumeng.connectors.objects.input import ObjectsInput
 from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.connectors.ranged.runtime import installed
+from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.spark.options import Spark
 from flumeng.control.commands.connect_limits import require_runnable
-from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
+from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS, SITE
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.wire import COUNTERS
@@ -110,6 +111,7 @@ def run(
         {
             JOURNAL: journals,
             FLOW: journals,
+            SITE: SiteInput(store),
             KAFKA: KafkaInput(),
             DEAD_LETTERS: DeadLettersInput(),
             OBJECTS: ObjectsInput(store),

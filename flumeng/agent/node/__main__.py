@@ -17,6 +17,8 @@ parser.add_argument("--name", required=True)
 parser.add_argument("--policy", type=Path)
 parser.add_argument("--session-seconds", type=float, default=10.0)
 parser.add_argument("--metrics-channel", type=int)
+parser.add_argument("--port", type=int, default=0)
+parser.add_argument("--role", action="append", dest="roles")
 parser.add_argument("--start-seconds", type=float, default=DEFAULT_LIMITS.start_seconds)
 parser.add_argument("--silent-seconds", type=float, default=DEFAULT_LIMITS.silent_seconds)
 given = parser.parse_args()
@@ -29,6 +31,8 @@ try:
             name=given.name,
             data=given.data,
             hosts=given.zk,
+            port=given.port,
+            roles=tuple(given.roles or Settings.roles),
             session_seconds=given.session_seconds,
             policy=given.policy,
             metrics_channel=given.metrics_channel,

@@ -11,7 +11,7 @@ from typing import Any
 from flumeng.agent.node.crash_suspects import CrashSuspects
 from flumeng.agent.node.events import Assigned
 from flumeng.agent.node.protocol import Message
-from zkschema.records import COLLECT, DISCOVER, INGEST, REPLICA, AssignedTask, TaskStatus
+from zkschema.records import COLLECT, DISCOVER, GATEWAY, INGEST, REPLICA, AssignedTask, TaskStatus
 
 _WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed")
 
@@ -109,7 +109,12 @@ class Child:
 
 def names(roles: Iterable[str], workers: int) -> list[str]:
     ingest = [f"{INGEST}.{number}" for number in range(workers)]
-    of_role = {INGEST: ingest, REPLICA: ingest[:1], COLLECT: [COLLECT, DISCOVER]}
+    of_role = {
+        INGEST: ingest,
+        REPLICA: ingest[:1],
+        COLLECT: [COLLECT, DISCOVER],
+        GATEWAY: [GATEWAY],
+    }
     return list(dict.fromkeys(name for role in roles for name in of_role[role]))
 
 

@@ -379,7 +379,9 @@ class Node:
 
     def _report(self) -> None:
         machine, changes = self._machine, self._machine.changes
-        self._znodes.announce(machine.addresses, machine.discovery, machine.collector)
+        self._znodes.announce(
+            machine.addresses, machine.discovery, machine.collector, machine.gateway
+        )
         journals = self._machine.journals
         if journals is not None:
             self._journals.enter(journals)

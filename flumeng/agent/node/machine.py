@@ -34,7 +34,7 @@ from flumeng.agent.node.crash_suspects import CrashSuspects
 from flumeng.agent.node.events import Event, Instruction
 from flumeng.agent.node.protocol import Message
 from flumeng.events.journal_names import worker_of
-from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, NodeStatus
+from zkschema.records import COLLECT, DISCOVER, GATEWAY, INGEST, AssignedTask, NodeStatus
 
 STORY_EVENTS = 200
 BACKOFF_SECONDS = 0.1
@@ -197,6 +197,10 @@ class Machine:
     @property
     def collector(self) -> str:
         return self._address_of(COLLECT)
+
+    @property
+    def gateway(self) -> str:
+        return self._address_of(GATEWAY)
 
     def _address_of(self, child: str) -> str:
         process = self.children.get(child)
@@ -517,9 +521,9 @@ class Machine:
         return []
 
     def _needed(self, child: Child) -> bool:
-        """Return whether the child has to run. Ingest always does, since it serves journals;
+        """Return whether the child has to run. Ingest and gateways always do, since they serve;
         without ingest discovery does, to answer operators. Others run when they have tasks."""
-        asked = child.role == (INGEST if self._ingest else DISCOVER)
+        asked = child.role in (GATEWAY, INGEST if self._ingest else DISCOVER)
         return asked or bool(self._tasks(child))
 
     def _is_warm(self, child: Child) -> bool:

@@ -206,13 +206,19 @@ class Registration:
             )
 
     def announce(
-        self, addresses: tuple[str, ...], discovery: str = "", collector: str = ""
+        self,
+        addresses: tuple[str, ...],
+        discovery: str = "",
+        collector: str = "",
+        gateway: str = "",
     ) -> None:
         """Write the ephemeral znode of this session. Raises HeldError if an older one must stay."""
         old, session = self._live, self._store.session
         proof = self._proofs.of(session)
-        published = (old.addresses, old.discovery, old.collector, old.signature) if old else ()
-        current = (addresses, discovery, collector, proof.signature)
+        published = (
+            (old.addresses, old.discovery, old.collector, old.gateway, old.signature) if old else ()
+        )
+        current = (addresses, discovery, collector, gateway, proof.signature)
         if (published, self._session) == (current, session):
             return
         path = paths.live_node(self._me.name)
@@ -222,6 +228,7 @@ class Registration:
             addresses=addresses,
             discovery=discovery,
             collector=collector,
+            gateway=gateway,
             pid=os.getpid(),
             version=__version__,
             since=self._since,

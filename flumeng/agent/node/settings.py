@@ -7,13 +7,21 @@ from pathlib import Path
 
 from flumeng.agent.node import children
 from flumeng.agent.node.children import DEFAULT_LIMITS, Limits
-from zkschema.records import COLLECT, INGEST, REPLICA
+from zkschema.records import COLLECT, DISCOVER, GATEWAY, INGEST, REPLICA
+
+MODULES = {
+    DISCOVER: "flumeng.agent.discovery",
+    COLLECT: "flumeng.agent.collector",
+    GATEWAY: "flumeng.agent.gateway",
+}
+"""The module of each child besides ingest workers, in the order of their ports."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of a node. ``host``: its address for other nodes. ``port``: of the first ingest
-    worker; the other workers, discovery and the collector have the next ones (0: any free ones).
+    worker; the other workers, discovery, the collector and the gateway have the next ones (0: any
+    free ones).
     ``warm_collector``: keep a collector running without tasks.
     ``metrics_channel``: the descriptor over which the parent requests metrics."""
 
@@ -50,11 +58,8 @@ def command_of(child: str, settings: Settings, data: Path, spark: Mapping[str, s
         command = ["flumeng.agent.ingest", *common]
         command += ["--worker", str(number), "--workers", str(settings.workers)]
     else:
-        port = settings.port + settings.workers + (child == COLLECT)
-        command = [
-            "flumeng.agent.collector" if child == COLLECT else "flumeng.agent.discovery",
-            *common,
-        ]
+        port = settings.port + settings.workers + list(MODULES).index(child)
+        command = [MODULES[child], *common]
         command += ["--zk", settings.hosts, "--session-seconds", str(settings.session_seconds)]
     if settings.port:
         command += ["--port", str(port)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from flumeng.control.commands.cursors import KEEP_SECONDS
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.patterns import check_name
@@ -14,7 +15,6 @@ from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.texts import check_url
 from zkschema.bootstrap import CURSOR_MAIN
 
-KEEP_SECONDS = 86_400.0
 KEEP_LEAST_SECONDS = 60.0
 EVENTS_PER_BATCH = 1_000_000
 RETRY_SECONDS = 300.0

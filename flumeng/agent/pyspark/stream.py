@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from flumeng.agent.pyspark.cursor import Cursor, connect, require_readable
+from flumeng.agent.pyspark.cursor import connect
 from flumeng.agent.pyspark.options import Options
 from flumeng.agent.pyspark.planning import Ends, Planning, limited, ordered, read
+from flumeng.control.commands.cursors import Cursor, require_readable
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.rate_limited_log import RateLimitedLog

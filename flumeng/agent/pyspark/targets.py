@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.agent.pyspark.cursor import connect, require_readable
+from flumeng.agent.pyspark.cursor import connect
 from flumeng.agent.pyspark.options import WriteOptions
 from flumeng.config import parse_flow
 from flumeng.connectors.api.backoff import Backoff
@@ -17,6 +17,7 @@ from flumeng.connectors.flows.flow_journals import FlowJournals
 from flumeng.connectors.http.arrow_body import CONTENT_TYPE
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.receiver import RETRY_SECONDS, Endpoint, TooLargeError, send
+from flumeng.control.commands.cursors import require_readable
 from flumeng.control.commands.lookup import require_revision
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError

@@ -5,9 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
+from flumeng.connectors.api.finding import (
+    Before,
+    Bounds,
+    Finder,
+    FinderBase,
+    Findings,
+    FindingTask,
+    Offer,
+)
 from flumeng.connectors.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.connectors.flows.options import FlowSource
+from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.control.snapshot.partitions import FLOW, input_of, journal_of, subscribed
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
@@ -35,8 +44,10 @@ class FlowFinder(FinderBase):
         self._journals = FlowJournals(self._flow, store, connect)
 
     @classmethod
-    def of(cls, options: FlowSource, store: Store, task: FindingTask) -> FlowFinder:
-        del task
+    def of(cls, options: FlowSource, store: Store, task: FindingTask) -> Finder:
+        if options.remote is not None:
+            latest = options.start_from == "latest"
+            return SiteFinder(options.remote, store, task.flow, at_end=latest)
         return cls(options, store)
 
     def find(self, before: Before) -> Findings:

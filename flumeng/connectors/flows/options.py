@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.component import Guarantee, Placing, SourceOptions, Upstream
-from flumeng.platform.options.option import option
+from flumeng.config.column_kinds import EVENT, PASSED, Columns
+from flumeng.config.component import Guarantee, Placing, RemoteFlow, SourceOptions, Upstream
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import check_name
+
+LEAST_KEPT = 4
+"""Least ratio of ``keep_seconds`` to ``discovery_seconds``."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +23,14 @@ class FlowSource(SourceOptions):
 
     The events are as they arrive at the other flow's filters, or as these leave them, with their
     identity.
+
+    With `site`, the flow is one of another cluster. Its gateways send the events, and keep them for
+    `keep_seconds`.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.flows.finder:FlowFinder"
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
+    alone: ClassVar[str] = "make a flow of each"
 
     name: str = option(doc="The flow to read.", check=check_name, example="web-logs")
     start_from: Literal["earliest", "latest"] = option(
@@ -35,6 +44,17 @@ class FlowSource(SourceOptions):
         "revision in the same transaction.",
         default="sources",
     )
+    site: str | None = option(
+        doc="The site of that flow, as `flumeng site list` shows it. By default this cluster.",
+        check=check_name,
+        example="fra",
+        default=None,
+    )
+    keep_seconds: float = option(
+        doc="With `site`: how long that site keeps unread events after it last heard of this flow.",
+        between=(60, 400 * 86_400),
+        default=7 * 86_400.0,
+    )
     discovery_seconds: float = option(
         doc="How often to look for new journals of that flow.", between=(0.5, 3600), default=5.0
     )
@@ -44,9 +64,42 @@ class FlowSource(SourceOptions):
         return "partitioned"
 
     @property
-    def upstream(self) -> Upstream:
-        return Upstream(self.name, self.after == "filters")
+    def upstream(self) -> Upstream | None:
+        return Upstream(self.name, self.after == "filters") if self.site is None else None
+
+    @property
+    def remote(self) -> RemoteFlow | None:
+        return RemoteFlow(self.site, self.name, self.keep_seconds) if self.site else None
+
+    @property
+    def read_columns(self) -> Columns:
+        return EVENT if self.site is None else {**EVENT, **PASSED}
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.site is None:
+            return
+        if self.after == "filters":
+            yield (
+                "after",
+                f"the filters of a flow of site {self.site} cannot run there for readers: write "
+                "`after: sources`, and filter here",
+            )
+        if self.keep_seconds < LEAST_KEPT * self.discovery_seconds:
+            yield (
+                "keep_seconds",
+                f"the site hears of this flow every discovery_seconds, {self.discovery_seconds:g} "
+                f"s: keep events for {LEAST_KEPT} times as long at least",
+            )
+
+    def needs(self) -> Iterator[Need]:
+        if self.site is not None:
+            yield "input", f"flow://{self.site}"
 
     def arrival(self) -> str:
+        if self.site is not None:
+            return (
+                f"each event that {self.name} of site {self.site} has accepted and still keeps is "
+                "taken once; a gap is a dead letter, or stops the flow"
+            )
         behind = f", through the filters of {self.name}" if self.after == "filters" else ""
         return f"each event that {self.name} has accepted and still keeps is taken once{behind}"

@@ -224,7 +224,11 @@ def subscribe(
                 f"name, or `flumeng cursor delete {taken[flow]} {flow}`"
             )
             continue
-        upstream = upstream_of(parse_flow(text))
+        spec = parse_flow(text)
+        if why := _unknown_site(store, flow, spec):
+            refused[flow] = why
+            continue
+        upstream = upstream_of(spec)
         upstream_before = _upstream_of_text(before.get(flow))
         if upstream_before not in (None, upstream):
             refused[flow] = (
@@ -237,6 +241,25 @@ def subscribe(
                 refused[flow] = why
             writes[flow] = made
     return writes, refused
+
+
+def _unknown_site(store: ReadableStore, flow: str, spec: FlowSpec) -> str:
+    """Return why the flow of another site cannot be read; "" when it can, or none is."""
+    for remote in filter(None, (source.options.remote for source in spec.sources)):
+        if not store.exists(paths.site(remote.site)):
+            return (
+                f"flow {flow} reads from the site {remote.site}, which is unknown here: "
+                f"`flumeng site add {remote.site}`"
+            )
+        cluster = store.read(paths.cluster())
+        if cluster is not None and not cluster.value.site:
+            return (
+                f"flow {flow} reads from the site {remote.site}, but this cluster has no name "
+                "among sites: `flumeng site name NAME`"
+            )
+        if cluster is not None and cluster.value.site == remote.site:
+            return f"flow {flow} reads from the site {remote.site}, which is this one: omit `site`"
+    return ""
 
 
 def _cursor(

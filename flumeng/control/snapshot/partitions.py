@@ -19,6 +19,9 @@ JOURNAL = "journal"
 FLOW = "flow"
 """Input of flows that read other flows: ``J@flow`` is the journal ``J`` of another flow."""
 
+SITE = "site"
+"""Input of flows that read other sites: ``S:J@site`` is the journal ``J`` of site ``S``."""
+
 OBJECTS = "objects"
 """Input of flows that read objects: partitions are lanes of a work queue."""
 POLLS = "polls"

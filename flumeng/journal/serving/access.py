@@ -27,7 +27,7 @@ MAY: Mapping[Role, frozenset[str]] = {
     "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
     "node": frozenset({REPLICA}),
-    "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS}),
+    "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE}),
     "viewer": _LOOK,
     "operator": _LOOK | {wire.CHECK_TARGETS},
     "admin": _LOOK | {wire.CHECK_TARGETS},
@@ -57,9 +57,12 @@ class Peer:
             raise DeniedError(f"a certificate of {self.identity} does not allow {what} here")
 
     def sees(self, journal: str) -> bool:
+        return self.may_read(flow_of(journal))
+
+    def may_read(self, flow: str) -> bool:
         if self.identity is None or self.identity.role != "subscriber":
             return True
-        return flow_of(journal) in self.flows or ALL_FLOWS in self.flows
+        return flow in self.flows or ALL_FLOWS in self.flows
 
 
 OPEN = Peer(None)

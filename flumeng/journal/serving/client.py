@@ -88,6 +88,15 @@ class JournalClient:
             else:
                 return
 
+    def copy(self, journal: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Return the stored frames of [start, end) as they arrive: unchecked, in FRAMES_SCHEMA.
+        Raises as ``read``."""
+        return self._chunks(wire.make_ticket(journal, start, end))
+
+    def ask(self, action: str, body: bytes, understand: Callable[[Any], T]) -> T:
+        """Return the understood JSON answer. Raises UnavailableError, CorruptError, UserError."""
+        return self._ask(action, understand, body)
+
     def tap(self, journal: str, start: int, end: int) -> list[pa.RecordBatch]:
         """Return the first events of [start, end) in READ_SCHEMA, within the limits of taps. Raises
         as ``read``, and TapDeniedError, TapsBusyError; UserError from old servers."""
@@ -129,13 +138,18 @@ class JournalClient:
     def _frames(
         self, journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
     ) -> Iterator[pa.Buffer]:
-        """Yield frames as stored. The time limit includes the caller's work in between."""
+        """Yield frames as stored."""
         ticket = wire.make_ticket(journal, start, end, tapped=tapped, token=token)
+        for chunk in self._chunks(ticket):
+            yield from wire.frames_of(chunk, self._address)
+
+    def _chunks(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """Yield record batches. The time limit includes the caller's work in between."""
         try:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
             try:
                 for chunk in reader:
-                    yield from wire.frames_of(chunk.data, self._address)
+                    yield chunk.data
             finally:
                 reader.cancel()
         except (flight.FlightError, pa.ArrowException, OSError) as error:

@@ -29,6 +29,8 @@ COUNTERS = "counters"
 OFFSETS = "offsets"
 WATCH = "watch"
 CHECK_TARGETS = "check-targets"
+FLOW_POSITIONS = "flow-positions"
+LEASE = "lease"
 MAX_TICKET_BYTES = 16_384
 """Large, since a token contains its signer's certificates."""
 # Names of errors on the wire; the first that fits.

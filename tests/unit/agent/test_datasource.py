@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.agent.pyspark import planning
-from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.agent.pyspark.options import NAMES, Options
 from flumeng.control.commands.acks import delete_cursor
+from flumeng.control.commands.cursors import Cursor
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import RefusedError

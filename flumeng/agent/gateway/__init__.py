@@ -1,0 +1,1 @@
+"""Gateway process: serves this site's flows to other sites. It keeps no state."""

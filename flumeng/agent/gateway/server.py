@@ -1,0 +1,158 @@
+"""The Flight server of a gateway. Frames pass through as the journals' servers send them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from flumeng.agent.gateway.flow_watch import FlowWatch
+from flumeng.agent.gateway.leases import Leases
+from flumeng.config.policy import Policy
+from flumeng.control.commands.cursors import require_readable
+from flumeng.control.zookeeper import Store
+from flumeng.events.journal_names import flow_of
+from flumeng.journal.log.errors import DeniedError, NotServedError
+from flumeng.journal.serving import wire
+from flumeng.journal.serving.access import Access, Peer
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.gateway_wire import LeaseRequest, PositionsRequest, parse
+from flumeng.journal.serving.service import Service
+from flumeng.journal.serving.taps import Places
+from flumeng.platform.connection_pool import ConnectionPool
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.security.credentials import Keystore
+from zkschema import paths
+
+READ_SECONDS = 60.0
+"""Time limit of a read from a journal's server, with the pauses of the far reader."""
+CHECK_SECONDS = 5.0
+"""How long a flow counts as readable after a check."""
+WAITS_AT_ONCE = 64
+READS_AT_ONCE = 64
+STILL_SECONDS = 120.0
+PEER_SHARE = 0.75
+
+_idle: ConnectionPool[str, JournalClient] = ConnectionPool()
+
+
+class GatewayServer(Service):
+    """Serves other sites until ``stop``. A request beyond ``WAITS_AT_ONCE`` is answered at once, a
+    read beyond ``READS_AT_ONCE`` is refused. Raises UserError as ``Service``."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        store: Store,
+        watch: FlowWatch,
+        *,
+        policy: Policy,
+        keystore: Keystore | None = None,
+    ) -> None:
+        self._store = store
+        self._watch = watch
+        self._leases = Leases(store)
+        self._checked: dict[str, tuple[float, str]] = {}
+        self._waiting = Places(WAITS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
+        self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
+        super().__init__(host, port, keystore, policy.granted)
+
+    def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
+        del context
+        answers = {wire.FLOW_POSITIONS: self._positions, wire.LEASE: self._lease}
+        if action not in answers:
+            raise UserError(
+                f"there is no action {action!r} at a gateway, only {', '.join(answers)}"
+            )
+        peer.require(action)
+        return iter([msgspec.json.encode(answers[action](peer, body))])
+
+    def read(
+        self, peer: Peer, access: Access, ticket: bytes
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        request = wire.parse_ticket(ticket)
+        if request.tapped:
+            raise UserError("a gateway serves no taps")
+        access.require_read(peer, request)
+        return wire.FRAMES_SCHEMA, self._frames(peer, request)
+
+    def _positions(self, peer: Peer, body: bytes) -> object:
+        request = parse(PositionsRequest, body)
+        here = self._require(peer, request.flow)
+        call = object()
+        waits = self._waiting.take(call, peer.key)
+        try:
+            seconds = request.wait_seconds if waits else 0.0
+            return self._watch.positions(here, request.flow, request.seen, seconds)
+        finally:
+            self._waiting.leave(call)
+
+    def _lease(self, peer: Peer, body: bytes) -> object:
+        request = parse(LeaseRequest, body)
+        here = self._require(peer, request.flow)
+        caller = peer.identity.name if peer.identity else request.site
+        if caller != request.site:
+            raise DeniedError(f"your certificate is for the site {caller}, not {request.site}")
+        foreign = [name for name in request.acks if flow_of(name) != request.flow]
+        if foreign:
+            raise UserError(f"{foreign[0]} is no journal of flow {request.flow}")
+        return self._leases.renew(here, caller, request)
+
+    def _require(self, peer: Peer, flow: str) -> str:
+        """Return this site's name. Raises DeniedError, and UserError for an unreadable flow."""
+        if not peer.may_read(flow):
+            raise DeniedError(
+                f"the gateway's policy file does not let {peer.identity} read the flow {flow}: "
+                "name it in `subscribers` there"
+            )
+        checked_at, site = self._checked.get(flow, (0.0, ""))
+        if time.monotonic() - checked_at < CHECK_SECONDS:
+            return site
+        cluster = self._store.read(paths.cluster())
+        if cluster is None or not cluster.value.site:
+            raise UserError(
+                "the gateway's cluster has no name among sites: run there `flumeng site name NAME`"
+            )
+        require_readable(self._store, flow)
+        self._checked[flow] = time.monotonic(), cluster.value.site
+        return cluster.value.site
+
+    def _frames(self, peer: Peer, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
+        address = self._watch.address(ticket.journal)
+        if address is None:
+            flow = flow_of(ticket.journal)
+            self._watch.positions(self._require(peer, flow), flow)  # begins to watch it
+            address = self._watch.address(ticket.journal)
+        if address is None:
+            raise NotServedError(f"the server of journal {ticket.journal} does not answer")
+        call = object()
+        if not self._reading.take(call, peer.key):
+            raise UnavailableError(
+                f"{READS_AT_ONCE} reads run at this gateway, or too many are yours"
+            )
+        try:
+            with _client(address) as client:
+                for batch in client.copy(ticket.journal, ticket.start, ticket.end):
+                    if self.ended.is_set():
+                        raise UnavailableError("the gateway is stopping")
+                    yield batch
+                    self._reading.moved(call)
+        finally:
+            self._reading.leave(call)
+
+
+@contextmanager
+def _client(address: str) -> Iterator[JournalClient]:
+    """Provide a client of a journal server; it is reused unless the read fails."""
+    client = _idle.take(address) or JournalClient(address, READ_SECONDS)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    _idle.keep(address, client)

@@ -1,0 +1,134 @@
+"""Calls to the gateways of one site. Any of them answers; a dead one costs a reconnect."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from flumeng.connectors.sites.credentials import proof_for
+from flumeng.control.zookeeper import Store
+from flumeng.journal.serving import wire
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.gateway_wire import (
+    FlowPositions,
+    LeaseAnswer,
+    LeaseRequest,
+    PositionsRequest,
+    understood,
+)
+from flumeng.journal.serving.proof import Proof
+from flumeng.platform.errors import UnavailableError, UserError
+from zkschema import paths
+from zkschema.records import Site
+
+ANSWER_SECONDS = 5.0
+REREAD_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Gateways:
+    """The gateways of a site, from ``/sites/SITE``. Thread-safe, but one call runs at a time.
+    Calls raise UnavailableError when none answers, UserError when a person has to act."""
+
+    def __init__(
+        self, site: str, store: Store, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._site = site
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._record: Site | None = None
+        self._read_at = float("-inf")
+        self._first = ""
+        self._client: JournalClient | None = None
+        self._proof: Proof | None = None
+
+    def positions(self, flow: str, seen: str = "", wait_seconds: float = 0.0) -> FlowPositions:
+        request = PositionsRequest(flow, self.here(), seen, wait_seconds)
+        return self._ask(wire.FLOW_POSITIONS, request, FlowPositions)
+
+    def lease(self, request: LeaseRequest) -> LeaseAnswer:
+        return self._ask(wire.LEASE, request, LeaseAnswer)
+
+    def here(self) -> str:
+        """Return this cluster's name. Raises UserError when it has none."""
+        cluster = self._store.read(paths.cluster())
+        if cluster is None or not cluster.value.site:
+            raise UserError("this cluster has no name among sites: `flumeng site name NAME`")
+        return cluster.value.site
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The gateways; the one that answered last comes first."""
+        record = self._site_record()
+        return tuple(sorted(record.gateways, key=lambda address: address != self._first))
+
+    def proof(self) -> Proof | None:
+        return proof_for(self._site, self._site_record())
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _site_record(self) -> Site:
+        if self._record is None or self._clock() - self._read_at >= REREAD_SECONDS:
+            found = self._store.read(paths.site(self._site))
+            if found is None:
+                raise UserError(
+                    f"there is no site {self._site} here: `flumeng site add {self._site}`"
+                )
+            self._record, self._read_at = found.value, self._clock()
+        return self._record
+
+    def _ask(self, action: str, request: object, kind: type[T]) -> T:
+        body, proof = msgspec.json.encode(request), self.proof()
+        silent: list[str] = []
+        with self._lock:
+            if proof != self._proof:
+                self._drop()
+                self._proof = proof
+            for address in self.addresses:
+                if address != self._first or self._client is None:
+                    self._drop()
+                    self._client = JournalClient(address, ANSWER_SECONDS, prove=lambda: proof)
+                    self._first = address
+                try:
+                    answer = self._client.ask(action, body, lambda plain: understood(kind, plain))
+                except UnavailableError as error:
+                    self._drop()
+                    silent.append(str(error))
+                    continue
+                self._require_site(address, answer)
+                return answer
+        raise UnavailableError(
+            f"no gateway of site {self._site} answers: {'; '.join(map(_plain, silent))}"
+        )
+
+    def _require_site(self, address: str, answer: object) -> None:
+        site = getattr(answer, "site", "")
+        if site != self._site:
+            raise UserError(
+                f"the gateway {address} is of site {site}, not {self._site}: correct its address "
+                f"with `flumeng site add {self._site}`"
+            )
+
+    def _drop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client, self._first = None, ""
+
+
+def _plain(why: str) -> str:
+    """Return the cause of a failed call; a failed handshake is named as such."""
+    if any(word in why for word in ("SSL", "Ssl handshake", "CERTIFICATE")):
+        address = why.removeprefix("server ").partition(" ")[0]
+        return (
+            f"{address} and this subscriber do not accept each other's certificates: check that "
+            "they are valid and of the site's authority"
+        )
+    return why

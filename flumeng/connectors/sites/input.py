@@ -1,0 +1,122 @@
+"""Implements ``Input`` for flows of other sites. Tasks that read the same flow share one long
+poll."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from flumeng.config import FlowSpec
+from flumeng.config.component import RemoteFlow
+from flumeng.connectors.api.ranged import Kind, Reach, Standstill
+from flumeng.connectors.ranged.positions import Probes, WatchedPositions, described
+from flumeng.connectors.ranged.watcher import EndWatcher, WatchedEnds
+from flumeng.connectors.sites.gateways import Gateways
+from flumeng.connectors.sites.names import journal_of, site_of, source_of
+from flumeng.connectors.sites.reader import SiteReader
+from flumeng.control.zookeeper import Store
+from flumeng.journal.log.contract import Position
+from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
+
+REPEAT_SECONDS = 0.02
+GONE = "site {site} no longer keeps them, since this flow's lease there had ended"
+_TEXTS: dict[Kind, str] = {
+    "nonsense": "journal {source} stands still: {why}",
+    "lost": "journal {source} ends at seq {offset}, but seq {acked} is acked: the site has lost "
+    "events, or was restored from an old copy",
+    "gone": "journal {source} begins at seq {offset}, but only seq {acked} is acked: the lease of "
+    "this flow had ended there; to go on, give the flow `dead_letters`, which get a record of the "
+    "gap",
+    "held": "journal {source} stops at seq {offset}: the site has lost the next events; repair the "
+    "journal there",
+    "damaged": "journal {source} stops at seq {offset}: {why}",
+    "unanswered": "journal {source} waits at seq {offset}: {why}",
+}
+
+
+def remote_of(spec: FlowSpec) -> RemoteFlow | None:
+    return next(filter(None, (part.options.remote for part in spec.partitioned)), None)
+
+
+class SiteInput:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._watchers: dict[tuple[str, str, bool], _Watcher] = {}
+        self._probes = Probes("sites")
+
+    def positions(self, wake: Callable[[], None]) -> SitePositions:
+        return SitePositions(self, self._probes, wake)
+
+    def reader(self, spec: FlowSpec) -> SiteReader | None:
+        """Return the flow's reader, if it reads another site. Raises UserError."""
+        remote = remote_of(spec)
+        if remote is None:
+            return None
+        gateways = Gateways(remote.site, self._store)
+        return SiteReader(remote.site, gateways.here(), gateways=gateways)
+
+    def watcher(self, remote: RemoteFlow, *, reports_gaps: bool) -> WatchedEnds[Reach]:
+        key = (remote.site, remote.flow, reports_gaps)
+        with self._lock:
+            if key not in self._watchers:
+                gateways = Gateways(remote.site, self._store)
+                self._watchers[key] = _Watcher(gateways, remote, reports_gaps=reports_gaps)
+            return self._watchers[key]
+
+
+class SitePositions(WatchedPositions):
+    def __init__(self, of: SiteInput, probes: Probes, wake: Callable[[], None]) -> None:
+        super().__init__(probes, wake)
+        self._input = of
+
+    def open(self, spec: FlowSpec) -> None:
+        self.close()
+        remote = remote_of(spec)
+        self._reader = self._input.reader(spec)
+        self._watcher = (
+            self._input.watcher(remote, reports_gaps=spec.dead_letters is not None)
+            if remote
+            else None
+        )
+
+    def describe(self, standstill: Standstill) -> str:
+        return described(standstill, _TEXTS, source=source_of(standstill.partition))
+
+
+class _Watcher(EndWatcher[Reach]):
+    """Follows one remote flow. ``reports_gaps``: gaps become dead letters instead of stops."""
+
+    def __init__(self, gateways: Gateways, remote: RemoteFlow, *, reports_gaps: bool) -> None:
+        super().__init__(f"flow {remote.flow} of site {remote.site}")
+        self._gateways = gateways
+        self._remote = remote
+        self._reports_gaps = reports_gaps
+        self._asked: frozenset[str] = frozenset()
+        self._seen = ""
+
+    def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
+        seen, self._seen = self._seen if partitions == self._asked else "", ""
+        found = self._gateways.positions(self._remote.flow, seen, WAIT_SECONDS if seen else 0.0)
+        self._asked, self._seen = partitions, found.seen
+        address = ",".join(self._gateways.addresses)
+        return {
+            name: self._reach(position, address)
+            for name in partitions
+            if site_of(name) == self._remote.site
+            and (position := found.positions.get(journal_of(name))) is not None
+        }
+
+    def failed(self, why: str) -> Reach:
+        return Reach("", 0, trouble=why)
+
+    def _pause(self) -> float:
+        return super()._pause() if self._failures else REPEAT_SECONDS
+
+    def _reach(self, at: Position, address: str) -> Reach:
+        reach = Reach(address, at.safe, at.held, closed=at.closed, full=at.full)
+        if not self._reports_gaps:
+            return replace(reach, floor=at.floor)
+        why = GONE.format(site=self._remote.site)
+        return replace(reach, gone_below=min(at.floor, at.safe), gone_why=why)

@@ -1,0 +1,145 @@
+"""Other sites whose flows are read here, and this cluster's name among sites."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from flumeng.config import SpecError, parse_flow
+from flumeng.control.commands.lookup import current_revisions, found_by_name
+from flumeng.control.commands.operator import Operator
+from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Write, tree
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.patterns import check_name
+from flumeng.platform.options.problems import nearest
+from flumeng.platform.options.quantities import check_address
+from zkschema import paths
+from zkschema.records import Site
+
+MOST_GATEWAYS = 32
+_FINGERPRINT = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """A site with the flows that read from it. ``authority``: "" for an open cluster."""
+
+    site: str
+    gateways: tuple[str, ...]
+    authority: str
+    readers: tuple[str, ...]
+
+
+def name_cluster(operator: Operator, name: str) -> bool:
+    """Set this cluster's name among sites; return whether it changed. Raises UserError, and
+    ConflictError while flows read other sites: their leases there have the old name."""
+    _check("the name of a site", check_name, name)
+    store = operator.store
+    tree.require(store)
+    current = store.read(paths.cluster())
+    if current is None:
+        raise UserError("this chroot has no /cluster: run `flumeng schema init`")
+    before = current.value.site
+    if before == name:
+        return False
+    if before and (flows := sorted(readers(store))):
+        raise ConflictError(
+            f"the cluster is the site {before}, and other sites keep events for its flows "
+            f"{', '.join(flows)} under that name: delete these first"
+        )
+    command = f"site name {name}" + (f" (was {before})" if before else "")
+    return operator.change(paths.cluster(), current, replace(current.value, site=name), command)
+
+
+def add_site(operator: Operator, name: str, gateways: Sequence[str], authority: str) -> bool:
+    """Add a site, or change it; return whether that is a change. ``authority``: a SHA-256
+    fingerprint, or "". Raises UserError, ConflictError."""
+    _check("the name of a site", check_name, name)
+    if not 0 < len(gateways) <= MOST_GATEWAYS:
+        raise UserError(f"give 1 to {MOST_GATEWAYS} gateways, HOST:PORT each")
+    for address in gateways:
+        _check(f"gateway {address!r}", check_address, address)
+    digits = authority.replace(":", "").lower()
+    if digits and not _FINGERPRINT.fullmatch(digits):
+        raise UserError(
+            "an authority is the SHA-256 fingerprint of a certificate, 64 hexadecimal digits: "
+            "openssl x509 -noout -fingerprint -sha256 -in ca.pem"
+        )
+    store = operator.store
+    tree.require(store)
+    site = Site(gateways=tuple(dict.fromkeys(gateways)), authority=digits)
+    command = f"site add {name} {' '.join(site.gateways)}"
+    found = store.read(paths.site(name))
+    if found is not None:
+        after = replace(found.value, gateways=site.gateways, authority=digits)
+        return operator.change(paths.site(name), found, after, command)
+    folder: list[Write] = []
+    if not store.exists(paths.sites()):
+        folder.append(Put(paths.sites(), None, ABSENT))
+    operator.commit([*folder, Put(paths.site(name), site, ABSENT)], command)
+    return True
+
+
+def remove_site(operator: Operator, name: str) -> None:
+    """Remove a site. Raises UserError for an unknown one, ConflictError while flows read it."""
+    store = operator.store
+    found = require_site(store, name)
+    flows = sorted(flow for flow, site in readers(store).items() if site == name)
+    if flows:
+        raise ConflictError(f"site {name} is read by {', '.join(flows)}: delete these flows first")
+    operator.commit([Remove(paths.site(name), found.version)], f"site remove {name}")
+
+
+def require_site(store: Store, name: str) -> Versioned[Site]:
+    found = store.read(paths.site(name)) if name in _names(store) else None
+    if found is None:
+        names = _names(store)
+        hint = nearest(name, names) if names else "there are no sites: `flumeng site add`"
+        raise UserError(f'there is no site "{name}"; {hint}')
+    return found
+
+
+def sites(store: Store) -> tuple[str, list[SiteRow]]:
+    """Return this cluster's name, or "", and all other sites. Raises UnavailableError."""
+    cluster, names = store.read(paths.cluster()), _names(store)
+    records = store.read_many([paths.site(name) for name in names])
+    reading = readers(store) if names else {}
+    rows = [
+        SiteRow(
+            name,
+            record.value.gateways,
+            record.value.authority,
+            tuple(sorted(flow for flow, site in reading.items() if site == name)),
+        )
+        for name, record in zip(names, records, strict=True)
+        if record is not None
+    ]
+    return cluster.value.site if cluster else "", rows
+
+
+def readers(store: Store) -> dict[str, str]:
+    """Return the flows that read other sites, with the site that each reads."""
+    flows = found_by_name(store, paths.flow, store.children(paths.flows()))
+    there = {name: found for name, found in flows.items() if isinstance(found, Versioned)}
+    reading: dict[str, str] = {}
+    for name, revision in current_revisions(store, there).items():
+        if isinstance(revision, Versioned):
+            try:
+                spec = parse_flow(revision.value.effective)
+            except SpecError:
+                continue
+            for remote in filter(None, (source.options.remote for source in spec.sources)):
+                reading[name] = remote.site
+    return reading
+
+
+def _names(store: Store) -> list[str]:
+    return sorted(store.children(paths.sites())) if store.exists(paths.sites()) else []
+
+
+def _check(what: str, check: Callable[[str], None], text: str) -> None:
+    try:
+        check(text)
+    except ValueError as error:
+        raise UserError(f"{what}: {error}") from error
