@@ -27,9 +27,11 @@ from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.sites import add_site, name_cluster
+from flumeng.control.queries import journal_causes
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import ANY, Remove
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.journal.log.errors import DeniedError
+from flumeng.journal.log.errors import DeniedError, HeldError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.serving.server import JournalServer
@@ -326,3 +328,38 @@ def test_port_without_gateway_does_not_hang(sites: Sites) -> None:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         add_site(Operator(sites.nyc, *BY), "fra", [address, sites.gateways[0].address], "")
         assert sites.finder().find(Before()).offers
+
+
+def test_full_journal_gives_up_what_only_another_site_has_not_read(sites: Sites) -> None:
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(100)
+    task.discover()
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=900), ANY)
+    gateway = sites.gateways[0]
+    gateway.relieve()
+    assert acks_of(sites.fra, "web", "nyc:copy") == {J: 100}, "the journal is not full"
+    lease = sites.fra.read(paths.lease("web", "nyc:copy"))
+    sites.journal.limits = Limits(1)
+    with pytest.raises(HeldError):
+        sites.append(1)
+    assert sites.journal.full
+    wait_for(lambda: gateway.relieve() or acks_of(sites.fra, "web", "nyc:copy") == {J: 900})
+    assert sites.fra.read(paths.lease("web", "nyc:copy")) == lease, "the lease is not renewed"
+
+
+def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
+    apply_copy(sites)
+    sites.fra.tree.clock = lambda: 1000.0
+    sites.finder().find(Before())
+
+    def causes(seconds: float) -> list[str]:
+        cache = ReadCache.of(sites.fra)
+        return [cause.what for cause in journal_causes.of_leases(cache, 1000.0 + seconds)]
+
+    assert causes(299) == []
+    assert [("flow copy of site nyc has not" in c, "50%" in c) for c in causes(301)] == [
+        (True,) * 2
+    ]
+    assert ["80%" in cause for cause in causes(490)] == [True]

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
@@ -18,11 +19,12 @@ from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.platform import fail_fast, logs, processes
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.security import process
 
 STUCK_SECONDS = 60.0
+RELIEVE_SECONDS = 2.0
 
 parser = argparse.ArgumentParser(prog="flumeng.agent.gateway", description=__doc__)
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
@@ -58,6 +60,7 @@ def main() -> int:
         endpoint.serve("gateway", health, store.readings, descriptor=given.metrics_channel)
     parent.send({"type": "ready", "address": server.address})
     fail_fast.every(IDLE_SECONDS, watch.drop_idle, "idle")
+    fail_fast.every(RELIEVE_SECONDS, lambda: _relieve(server), "leases")
     threading.Thread(target=_stay_alive, args=(parent, health), daemon=True).start()
     for message in parent.messages():
         if message["type"] == "configure":
@@ -67,6 +70,11 @@ def main() -> int:
     server.stop()
     store.close()
     return 0
+
+
+def _relieve(server: GatewayServer) -> None:
+    with suppress(FlumengError):  # ZooKeeper is away: the next turn looks again
+        server.relieve()
 
 
 def _applied(message: Message) -> Message:

@@ -1,19 +1,35 @@
-"""Leases of flows of other sites: cursors ``SITE:FLOW`` that hold trimming for a bounded time."""
+"""Leases of flows of other sites: cursors ``SITE:FLOW`` that hold trimming for a bounded time, and
+never for so long that senders of this site wait."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 
 from flumeng.control.commands.cursors import Cursor
-from flumeng.control.zookeeper import Store
+from flumeng.control.snapshot import leases
+from flumeng.control.zookeeper import ABSENT, Check, Put, Store, Versioned, Write
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
+from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
-from zkschema.records import Lease
+from zkschema.records import Ack, Lease
+
+log = logging.getLogger(__name__)
+
+HELD_SHARE = 0.5
+"""A full journal gives events up if only another site has not read this share of its events."""
 
 
 def cursor_name(site: str, reader: str) -> str:
     return f"{site}:{reader}"
+
+
+def is_of_site(cursor: str) -> bool:
+    return ":" in cursor
 
 
 class Leases:
@@ -51,3 +67,49 @@ class Leases:
             )
         cursor.commit(request.acks)
         return LeaseAnswer(here, cursor.holder, ended=held is None and bool(request.id))
+
+    def relieve(self, positions: Callable[[str], Mapping[str, Position]]) -> None:
+        """Give up events that only other sites have not read, in journals that are full. Their
+        readers find the gap. ``positions``: of a flow's journals. Called every few seconds."""
+        cursors = leases.names(self._store)
+        for flow in sorted({flow for flow, name in cursors if is_of_site(name)}):
+            with suppress(ConflictError, UnavailableError):
+                full = {name: at for name, at in positions(flow).items() if at.full}
+                if full:
+                    self._relieve(flow, full)
+
+    def _relieve(self, flow: str, full: Mapping[str, Position]) -> None:
+        names = self._store.children(paths.acks(flow))
+        local = [name for name in names if not is_of_site(name)]
+        for journal, position in full.items():
+            acks = self._store.read_each([paths.ack(flow, name, journal) for name in local])
+            least = min((_offset(ack) for ack in acks), default=0)
+            for name in filter(is_of_site, names):
+                ack = self._store.read(paths.ack(flow, name, journal))
+                held = least - max(_offset(ack), position.floor)
+                if held >= HELD_SHARE * (position.safe - position.floor) > 0:
+                    self._give_up(flow, name, journal, ack, least)
+                    log.warning(
+                        "journal %s was full: %d events that %s had not read are given up",
+                        *(journal, held, name),
+                    )
+
+    def _give_up(
+        self, flow: str, name: str, journal: str, ack: Versioned[Ack] | None, offset: int
+    ) -> None:
+        """Move an ack, unless the cursor is removed meanwhile. The lease is not renewed by that."""
+        lease = self._store.read(paths.lease(flow, name))
+        if lease is None:
+            return
+        path = paths.ack(flow, name, journal)
+        moved: Write = (
+            Put(path, Ack(epoch=0, offset=offset), ABSENT)
+            if ack is None
+            else Put(path, replace(ack.value, offset=offset), ack.version)
+        )
+        self._store.commit([Check(paths.lease(flow, name), lease.version), moved])
+
+
+def _offset(ack: object) -> int:
+    """Return the offset; 0 before the first ack, and for an unreadable one, which holds all."""
+    return ack.value.offset if isinstance(ack, Versioned) else 0

@@ -62,6 +62,10 @@ class GatewayServer(Service):
         self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         super().__init__(host, port, keystore, policy.granted)
 
+    def relieve(self) -> None:
+        """See ``Leases``."""
+        self._leases.relieve(lambda flow: self._watch.positions("", flow).positions)
+
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         del context
         answers = {wire.FLOW_POSITIONS: self._positions, wire.LEASE: self._lease}

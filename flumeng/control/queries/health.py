@@ -85,6 +85,7 @@ def status(
         *queues.causes(cache),
         *_of_replicas(cache, nodes, acks),
         *journal_causes.of_kept(flows, cache, newest_accounts, now),
+        *journal_causes.of_leases(cache, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
