@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -34,6 +35,8 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.errors import DeniedError, HeldError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.security import process
@@ -62,6 +65,7 @@ class Sites:
     folder: Path
     policy: Policy = UNRESTRICTED
     keystore: Keystore | None = None
+    certificates: Certificates = field(init=False)
     fra: FakeStore = field(default_factory=new_cluster)
     nyc: FakeStore = field(default_factory=new_cluster)
     stack: ExitStack = field(default_factory=ExitStack)
@@ -145,15 +149,19 @@ def test_range_arrives_once_with_the_identity_of_the_source(sites: Sites) -> Non
 
 
 def test_reader_goes_on_at_another_gateway_when_one_dies_within_a_range(sites: Sites) -> None:
-    sites.append(200_000)
-    batches = sites.reader().read(Range(PARTITION, 0, 201_000), sites.addresses)
+    """The range is larger than what buffers on the way hold."""
+    body = pa.array([os.urandom(1000) for _ in range(4000)], pa.binary())
+    for _ in range(20):
+        batch = numbered_events(0, 4000).set_column(0, EVENT_SCHEMA.field("body"), body)
+        sites.journal.append(batch)
+    sites.journal.sync()
+    batches = sites.reader().read(Range(PARTITION, 0, 81_000), sites.addresses)
     seqs = next(batches)["seq"].to_pylist()
-    sites.gateways[0].stop(0.1)
+    sites.gateways[0].stop(0.5)
     for batch in batches:
         seqs += batch["seq"].to_pylist()
-    assert seqs == list(range(201_000))
-    for gateway in sites.gateways:
-        gateway.stop(0.1)
+    assert seqs == list(range(81_000))
+    sites.gateways[1].stop(0.5)
     with pytest.raises(UnavailableError):
         sites.read(0, 10)
 
@@ -294,6 +302,7 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
         tmp_path / "journal", Policy(subscribers={"nyc": ("web",)}), Keystore(host, "collector")
     )
     (tmp_path / "journal").mkdir(exist_ok=True)
+    made.certificates = certificates
     addresses = [gateway.address for gateway in made.gateways]
     add_site(Operator(made.nyc, *BY), "fra", addresses, fingerprints(certificates.authority.pem)[0])
     with made.stack:
@@ -309,6 +318,18 @@ def test_subscriber_reads_what_the_policy_grants(secured: Sites) -> None:
     foreign = Range("fra:app.n1.0.0a1b2c3d@site", 0, 1)
     with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow app"):
         next(secured.reader().read(foreign, secured.addresses))
+
+
+def test_subscriber_without_a_grant_reads_no_watched_journal(secured: Sites) -> None:
+    assert secured.finder().find(Before()).offers.keys() == {PARTITION}
+    folder = Certificates(secured.folder.parent / "more", "fra")
+    folder.authority = secured.certificates.authority
+    credentials = Keystore(folder.folder("subscriber", name="lon"), "subscriber").load()
+    address = secured.gateways[0].address
+    with JournalClient(address, prove=lambda: Proof.of(credentials)) as client:
+        for read in (client.read, client.copy):
+            with pytest.raises(DeniedError, match="does not let subscriber lon read the flow web"):
+                next(read(J, 0, 10))
 
 
 def test_site_of_another_authority_is_refused_before_a_call(secured: Sites) -> None:
@@ -345,7 +366,12 @@ def test_full_journal_gives_up_what_only_another_site_has_not_read(sites: Sites)
     with pytest.raises(HeldError):
         sites.append(1)
     assert sites.journal.full
-    wait_for(lambda: gateway.relieve() or acks_of(sites.fra, "web", "nyc:copy") == {J: 900})
+
+    def relieved() -> bool:
+        gateway.relieve()
+        return acks_of(sites.fra, "web", "nyc:copy") == {J: 900}
+
+    wait_for(relieved, "a full journal is held")
     assert sites.fra.read(paths.lease("web", "nyc:copy")) == lease, "the lease is not renewed"
 
 
