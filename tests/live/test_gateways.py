@@ -6,14 +6,16 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.agent.gateway.flow_watch import FlowWatch
+from flumeng.agent.gateway.leases import Leases
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.config.component import RemoteFlow
 from flumeng.config.policy import UNRESTRICTED, Policy
@@ -27,25 +29,28 @@ from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.queries import journal_causes
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import ANY, Remove
+from flumeng.control.zookeeper import ANY, Remove, tree
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.errors import DeniedError, HeldError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.security import process
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY
-from tests.testkit.certificates import Certificates
+from tests.testkit.certificates import CLUSTER, Certificates
 from tests.testkit.cluster import acks_of, add_journal, come_live, new_cluster
 from tests.testkit.journal import numbered_events
-from tests.testkit.store import FakeStore
+from tests.testkit.store import FakeStore, RealZooKeeper
 from tests.testkit.waiting import wait_for
 from zkschema import paths
 from zkschema.records import Ack
@@ -233,6 +238,22 @@ def test_unread_journal_that_ended_with_its_lease_waits_for_an_operator(sites: S
     assert task.partitions[PARTITION].end is None
 
 
+def test_journal_that_was_read_whole_is_not_missed_when_the_lease_has_ended(sites: Sites) -> None:
+    apply_copy(sites)
+    record = sites.fra.read(paths.journal(J))
+    assert record is not None
+    closed = replace(record.value, closed=True, end=1000)
+    sites.fra.write(paths.journal(J), closed, record.version)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(1000)
+    end_lease(sites)
+    sites.fra.commit([Remove(paths.journal(J), ANY)])
+    wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
+    end_lease(sites)
+    assert task.discover().trouble == ""
+
+
 def reaches(sites: Sites, text: str) -> Callable[[], dict[str, Reach]]:
     from flumeng.config import check_flow  # noqa: PLC0415
 
@@ -389,3 +410,23 @@ def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
         (True,) * 2
     ]
     assert ["80%" in cause for cause in causes(490)] == [True]
+
+
+def test_gateway_of_a_secured_cluster_may_hold_leases(
+    certificates: Certificates, secure_zookeeper: RealZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway has the certificate of a collector, which access lists let keep leases."""
+    monkeypatch.setenv(DIRECTORY, str(certificates.folder("admin", "collector", "node")))
+    address = f"{secure_zookeeper.address}/gateways"
+    with closing(connect(address, roles=["admin"])) as admin:
+        tree.init(admin)
+        secure_cluster(Operator(admin, *BY), cluster=CLUSTER)
+        apply_flow(Operator(admin, *BY), WEB)
+        add_journal(admin, J)
+        with closing(connect(address, roles=["collector"])) as store:
+            kept = Leases(store)
+            request = LeaseRequest("web", "nyc", "copy", 600.0, {J: 3})
+            first = kept.renew("fra", "nyc", request)
+            again = msgspec.structs.replace(request, acks={J: 7}, id=first.id)
+            assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id)
+        assert acks_of(admin, "web", "nyc:copy") == {J: 7}

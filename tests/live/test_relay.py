@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import os
 import random
 import socket
 import subprocess
@@ -13,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
@@ -31,6 +34,7 @@ CHUNK = 200
 WEB = """
 flow: web
 sources: [{{syslog: {{listen: "127.0.0.1:{port}", protocol: tcp}}}}]
+journal: {{max_bytes: 16777216}}
 sinks: [noop]
 """
 COPY = """
@@ -39,7 +43,9 @@ sources: [{{flow: {{site: {site}, name: web, discovery_seconds: 0.5}}}}]
 delivery: exactly-once
 batch: {{seconds: 0.3, events: 3000}}
 sinks: [{{files: {{path: "{lake}"}}}}]
+dead_letters: {{files: {{path: "{dead}", format: json}}}}
 """
+LARGE_EVENTS, LARGE_BYTES = 4000, 6000
 ROLES = ("ingest", "collect", "gateway")
 
 
@@ -51,7 +57,7 @@ class SiteCluster(Cluster):
         super().__init__(folder)
         self.name = name
         self.port, self.syslog_port = free_ports(4), free_ports(1)
-        self.lake = folder / "lake"
+        self.lake, self.dead = folder / "lake", folder / "dead"
 
     def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
         roles = [word for role in ROLES for word in ("--role", role)]
@@ -70,7 +76,7 @@ class SiteCluster(Cluster):
 
     def read(self, other: SiteCluster) -> None:
         with contextlib.closing(connect(self.hosts)) as store:
-            text = COPY.format(site=other.name, lake=self.lake)
+            text = COPY.format(site=other.name, lake=self.lake, dead=self.dead)
             apply_flow(Operator(store, "test", "", 0.0), text)
 
     def send(self, first: int, count: int) -> None:
@@ -160,6 +166,44 @@ def test_each_event_arrives_once_at_the_other_site_whatever_dies(
                 "the lease does not follow the acks",
             )
             assert store.exists(paths.lease("web", cursor))
+
+
+@pytest.mark.long
+def test_slow_site_holds_up_no_sender_and_gets_a_counted_gap(
+    sites: tuple[SiteCluster, SiteCluster],
+) -> None:
+    fra, nyc = sites
+    fra.send(0, 100)
+    wait_for(lambda: len(nyc.copied()) == 100, "nothing arrives", seconds=120)
+    nyc.command("flow", "pause", "copy")
+    with socket.create_connection(("127.0.0.1", fra.syslog_port), timeout=60) as sender:
+        for number in range(100, LARGE_EVENTS):
+            noise = base64.b64encode(os.urandom(LARGE_BYTES)).decode()
+            sender.sendall(f"<13>1 2026-11-20T10:00:00Z s c - - - tcp={number} {noise}\n".encode())
+
+    def accepted() -> bool:
+        with contextlib.closing(connect(fra.hosts)) as store:
+            return sum(acks_of(store, "web").values()) == LARGE_EVENTS
+
+    wait_for(accepted, "the senders wait for the other site", seconds=120, pause_seconds=1.0)
+    nyc.command("flow", "resume", "copy")
+
+    def letters() -> list[dict[str, str]]:
+        files = nyc.dead.glob("*.json.zst")
+        texts = [pa.input_stream(str(file), "zstd").read().decode() for file in files]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
+
+    def missed() -> int:
+        gaps = [json.loads(letter["body"]) for letter in letters()]
+        return sum(gap["end"] - gap["start"] for gap in gaps)
+
+    wait_for(
+        lambda: missed() and len(nyc.copied()) + missed() == LARGE_EVENTS,
+        lambda: f"{len(nyc.copied())} events and {missed()} missed: {nyc.command('status')}",
+        seconds=120,
+    )
+    assert set(nyc.copied().values()) == {1}
+    assert "site fra no longer keeps them" in letters()[0]["dead_reason"]
 
 
 def other(sites: tuple[SiteCluster, SiteCluster], site: SiteCluster) -> SiteCluster:

@@ -8,6 +8,7 @@ from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.names import LONGEST, journal_of, partition_of, site_of
+from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
@@ -47,7 +48,8 @@ class SiteFinder(FinderBase):
         found = self._gateways.positions(self._remote.flow)
         lost = {text.removeprefix(LOST) for text in scope if text.startswith(LOST)}
         if lease.ended:
-            lost |= {name for name in known if journal_of(name) not in _all(found)}
+            missing = {name for name in known if journal_of(name) not in _all(found)}
+            lost |= missing - self._read_whole(missing)
         lost -= before.accepted.keys()
         offers, troubles = self._offers(found, known, begun=before.scope is not None)
         gone = frozenset(name for name in known if journal_of(name) not in _all(found)) - lost
@@ -93,6 +95,19 @@ class SiteFinder(FinderBase):
                     f"site {self._remote.site}: the server of the journal {journal} does not answer"
                 )
         return offers, tuple(troubles)
+
+    def _read_whole(self, names: Collection[str]) -> set[str]:
+        """Return the closed journals of these that are acked up to their end."""
+        record = readable(discovered.read(self._store, [self._reader])[0])
+        partitions = record.value.partitions if record else {}
+        acks = self._acks(names)
+        return {
+            name
+            for name in names
+            if name in partitions
+            and (end := partitions[name].end) is not None
+            and acks.get(journal_of(name), partitions[name].start) >= end
+        }
 
     def _unread(self, name: str) -> str:
         ack = readable(self._store.read_each([ack_path(self._reader, name)])[0])

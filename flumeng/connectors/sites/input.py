@@ -20,14 +20,14 @@ from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
 
 REPEAT_SECONDS = 0.02
-GONE = "site {site} no longer keeps them, since this flow's lease there had ended"
+GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
 _TEXTS: dict[Kind, str] = {
     "nonsense": "journal {source} stands still: {why}",
     "lost": "journal {source} ends at seq {offset}, but seq {acked} is acked: the site has lost "
     "events, or was restored from an old copy",
     "gone": "journal {source} begins at seq {offset}, but only seq {acked} is acked: the lease of "
-    "this flow had ended there; to go on, give the flow `dead_letters`, which get a record of the "
-    "gap",
+    "this flow had ended there, or the journal was full; to go on, give the flow `dead_letters`, "
+    "which get a record of the gap",
     "held": "journal {source} stops at seq {offset}: the site has lost the next events; repair the "
     "journal there",
     "damaged": "journal {source} stops at seq {offset}: {why}",
