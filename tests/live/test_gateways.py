@@ -23,6 +23,7 @@ from flumeng.connectors.api.finding import Before
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
+from flumeng.connectors.sites.credentials import fingerprints
 from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.input import SiteInput
@@ -310,8 +311,6 @@ def test_unknown_flow_has_its_sentence(sites: Sites) -> None:
 @pytest.fixture
 def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
     """The site fra is secured; nyc has a certificate of its authority, and reads ``web`` alone."""
-    from flumeng.connectors.sites.credentials import fingerprints  # noqa: PLC0415
-
     certificates = Certificates(tmp_path / "certificates", "fra")
     host = certificates.folder("node", "collector")
     given = certificates.folder("subscriber", name="nyc")
@@ -356,6 +355,18 @@ def test_subscriber_without_a_grant_reads_no_watched_journal(secured: Sites) -> 
 def test_site_of_another_authority_is_refused_before_a_call(secured: Sites) -> None:
     add_site(Operator(secured.nyc, *BY), "fra", secured.addresses.split(","), "ab" * 32)
     with pytest.raises(UserError, match="has the authority"):
+        secured.finder().find(Before())
+
+
+def test_failed_handshake_has_its_sentence(secured: Sites, tmp_path: Path) -> None:
+    """The subscriber trusts another authority than that of the gateways."""
+    other = Certificates(tmp_path / "other", "fra")
+    identity = Path(os.environ[DIRECTORY])
+    (identity / "sites" / "fra").unlink()
+    (identity / "sites" / "fra").symlink_to(other.folder("subscriber", name="nyc"))
+    fingerprint = fingerprints(other.authority.pem)[0]
+    add_site(Operator(secured.nyc, *BY), "fra", secured.addresses.split(","), fingerprint)
+    with pytest.raises(UnavailableError, match="do not accept each other's certificates"):
         secured.finder().find(Before())
 
 

@@ -23,9 +23,10 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.zookeeper.kazoo_store import connect
-from tests.live.chaos import Cluster, kill_at_random, numbers, tcp_line
+from tests.live.chaos import Cluster, child_of, kill_at_random, numbers, tcp_line
 from tests.live.one_host import delivered
 from tests.testkit.cluster import acks_of
+from tests.testkit.daemons import module_of, start_logged
 from tests.testkit.waiting import wait_for
 from zkschema import paths
 
@@ -50,28 +51,44 @@ ROLES = ("ingest", "collect", "gateway")
 
 
 class SiteCluster(Cluster):
-    """A cluster with a gateway, whose address stays."""
+    """A cluster with a node, and a node that is a gateway alone; addresses of gateways stay."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir()
         super().__init__(folder)
         self.name = name
-        self.port, self.syslog_port = free_ports(4), free_ports(1)
+        self.port, self.syslog_port, self.gateway_port = map(free_ports, (4, 1, 4))
         self.lake, self.dead = folder / "lake", folder / "dead"
 
     def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
         roles = [word for role in ROLES for word in ("--role", role)]
         return [*super().node_arguments(folder, name), "--port", str(self.port), *roles]
 
+    def start(self, name: str) -> None:
+        if name != "gateway node":
+            super().start(name)
+            return
+        command = [*super().node_arguments("gateway", "gw"), "--role", "gateway"]
+        command += ["--port", str(self.gateway_port)]
+        log = self.folder / "gateway.log"
+        self.tops[name] = start_logged(log, sys.executable, "-m", module_of("node"), *command)
+
+    def child(self, kind: str) -> int | None:
+        if kind != "gateway":
+            return super().child(kind)
+        nodes = [self.tops["node"].pid, self.tops["gateway node"].pid]
+        found = [pid for node in nodes if (pid := child_of(node, module_of(kind))) is not None]
+        return random.choice(found) if found else None
+
     @property
-    def gateway(self) -> str:
-        return f"127.0.0.1:{self.port + 3}"
+    def gateways(self) -> list[str]:
+        return [f"127.0.0.1:{port + 3}" for port in (self.port, self.gateway_port)]
 
     def meet(self, other: SiteCluster) -> None:
         with contextlib.closing(connect(self.hosts)) as store:
             operator = Operator(store, "test", "", 0.0)
             name_cluster(operator, self.name)
-            add_site(operator, other.name, [other.gateway], "")
+            add_site(operator, other.name, other.gateways, "")
             apply_flow(operator, WEB.format(port=self.syslog_port))
 
     def read(self, other: SiteCluster) -> None:
@@ -116,6 +133,7 @@ def sites(tmp_path: Path) -> Iterator[tuple[SiteCluster, SiteCluster]]:
         for site, other in ((fra, nyc), (nyc, fra)):
             site.start_all()
             stack.callback(site.stop)
+            site.start("gateway node")
             site.meet(other)
         for site, other in ((fra, nyc), (nyc, fra)):
             site.read(other)

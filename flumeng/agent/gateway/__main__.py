@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
@@ -57,7 +58,12 @@ def main() -> int:
     if given.metrics_channel is not None:
         from flumeng.platform.metrics import endpoint  # noqa: PLC0415  only then it costs memory
 
-        endpoint.serve("gateway", health, store.readings, descriptor=given.metrics_channel)
+        endpoint.serve(
+            "gateway",
+            health,
+            lambda: chain(store.readings(), server.readings()),
+            descriptor=given.metrics_channel,
+        )
     parent.send({"type": "ready", "address": server.address})
     fail_fast.every(IDLE_SECONDS, watch.drop_idle, "idle")
     fail_fast.every(RELIEVE_SECONDS, lambda: _relieve(server), "leases")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +27,8 @@ from flumeng.journal.serving.service import Service
 from flumeng.journal.serving.taps import Places
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.table import Reading
 from flumeng.platform.security.credentials import Keystore
 from zkschema import paths
 
@@ -57,10 +61,21 @@ class GatewayServer(Service):
         self._store = store
         self._watch = watch
         self._leases = Leases(store)
+        self._sent: Counter[tuple[str, str]] = Counter()
+        self._running = 0
+        self._counting = threading.Lock()
         self._checked: dict[str, tuple[float, str]] = {}
         self._waiting = Places(WAITS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         super().__init__(host, port, keystore, policy.granted)
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield the gateway's metrics. Thread-safe."""
+        with self._counting:
+            sent, running = dict(self._sent), self._running
+        yield table.GATEWAY_READS.of(running)
+        for (site, flow), count in sent.items():
+            yield table.GATEWAY_SENT.of(count, site, flow)
 
     def relieve(self) -> None:
         """See ``Leases``."""
@@ -139,6 +154,8 @@ class GatewayServer(Service):
             raise UnavailableError(
                 f"{READS_AT_ONCE} reads run at this gateway, or too many are yours"
             )
+        of = (peer.identity.name if peer.identity else "", flow_of(ticket.journal))
+        self._count(of, running=1)
         try:
             with _client(address) as client:
                 for batch in client.copy(ticket.journal, ticket.start, ticket.end):
@@ -146,8 +163,15 @@ class GatewayServer(Service):
                         raise UnavailableError("the gateway is stopping")
                     yield batch
                     self._reading.moved(call)
+                    self._count(of, sent=batch.nbytes)
         finally:
             self._reading.leave(call)
+            self._count(of, running=-1)
+
+    def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
+        with self._counting:
+            self._sent[of] += sent
+            self._running += running
 
 
 @contextmanager

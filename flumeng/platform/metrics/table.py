@@ -24,6 +24,7 @@ LABELS = {
     "cause": "the reason",
     "sink": "its place in the flow's text, with the names of branches",
     "filter": "its place in the flow's text, with the names of branches",
+    "site": "the site that reads",
     "branch": "its name, behind those of the branches that it is in",
 }
 
@@ -72,7 +73,7 @@ _gauge = partial(_metric, "gauge")
 _histogram = partial(_metric, "histogram")
 
 
-EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE = (
+EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE, GATEWAY = (
     "every process",
     "master, node, collector",
     "node",
@@ -80,6 +81,7 @@ EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE = (
     "collector",
     "master",
     "standalone",
+    "gateway",
 )
 
 
@@ -388,6 +390,14 @@ COLLECT_ACKS = _counter("flumeng_collect_acks_total", COLLECT, "Acks that were w
 COLLECT_ACK_TRANSACTIONS = _counter(
     "flumeng_collect_ack_transactions_total", COLLECT, "Transactions in which acks were written."
 )
+GATEWAY_SENT = _counter(
+    "flumeng_gateway_sent_bytes_total",
+    GATEWAY,
+    "Bytes of journals that other sites were sent.",
+    "site",
+    FLOW,
+)
+GATEWAY_READS = _gauge("flumeng_gateway_reads", GATEWAY, "Reads of other sites that run now.")
 SPARK_RUN_SECONDS = _flow_counter(
     "flumeng_flow_spark_run_seconds_total",
     "How long the reading, filters and sinks of written batches ran in Spark's tasks, added up.",
@@ -407,8 +417,8 @@ _gauge("flumeng_spark_process_max_fds", COLLECT, "The limit of open_fds.")
 def to_markdown() -> str:
     lines = [
         "Every sample also has the label `process`: the process of the host that reports it "
-        "(`master`, `node`, `ingest.0`, `collect`, `discover`, `standalone`). A histogram has "
-        "`_bucket`, `_sum` and `_count`.",
+        "(`master`, `node`, `ingest.0`, `collect`, `discover`, `gateway`, `standalone`). A "
+        "histogram has `_bucket`, `_sum` and `_count`.",
         "",
         "| label | meaning |",
         "|---|---|",

@@ -28,7 +28,7 @@ from flumeng.agent.node.events import (
 )
 from flumeng.agent.node.machine import FaultError, Machine
 from tests.testkit.clock import Clock
-from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, Assignment
+from zkschema.records import COLLECT, DISCOVER, GATEWAY, INGEST, AssignedTask, Assignment
 
 WORKER = "ingest.0"
 
@@ -713,3 +713,19 @@ def test_journals_that_refuse_events_are_logged_and_older_ones_are_problems(
     machine.handle(said)
     assert machine.status.problems == {}
     assert machine.has_settled_past
+
+
+def test_gateway_runs_from_the_start_and_without_tasks(clock: Clock) -> None:
+    machine = Machine((GATEWAY,), clock)
+    assert machine.handle(Tick()) == [Start(GATEWAY)]
+    machine.handle(ready(GATEWAY, "g:1"))
+    assert machine.gateway == "g:1"
+    (told,) = machine.handle(wanted())
+    assert isinstance(told, Tell)
+    assert (told.child, told.message["tasks"]) == (GATEWAY, [])
+    machine.handle(Reported(GATEWAY, {"type": "status", "answers": 1, "tasks": {}}))
+    assert machine.status.assignment_version == 1
+    machine.handle(Ended(GATEWAY, -9))
+    assert machine.gateway == ""
+    clock.now += 1
+    assert machine.handle(Tick()) == [Start(GATEWAY)]
