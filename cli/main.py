@@ -29,7 +29,7 @@ COMMANDS = {
         "cli.cluster:cluster",
         "Settings of the whole cluster, maintenance mode, and the audit of changes.",
     ),
-    "site": Lazy("cli.site:site", "Name this cluster and other sites whose flows are read here."),
+    "site": Lazy("cli.site:site", "Other sites whose flows are read here."),
     "schema": Lazy("cli.schema:schema", "Check, repair, export, migrate the tree in ZooKeeper."),
     "import": Lazy(
         "cli.importing:import_", "Convert configurations of other systems to flow files."

@@ -29,7 +29,7 @@ def site() -> None:
 @name_argument
 @with_operator
 def name_(_context: CliContext, operator: Operator, name: str) -> None:
-    """Name this cluster among sites; gateways and readers of other sites need it."""
+    """Name this cluster among sites."""
     sites.name_cluster(operator, name)
     click.echo(f"this cluster is the site {name}")
 
@@ -41,8 +41,8 @@ def name_(_context: CliContext, operator: Operator, name: str) -> None:
     "--authority",
     default="",
     metavar="FINGERPRINT|FILE",
-    help="The site's certificate authority: its SHA-256 fingerprint, or its certificate in PEM. "
-    "Without it, connections are in plain text.",
+    help="The site's certificate authority: SHA-256 fingerprint, or PEM. Without it, connections "
+    "are in plain text.",
 )
 @with_operator
 def add(
@@ -53,7 +53,7 @@ def add(
     gateways: tuple[str, ...],
     authority: str,
 ) -> None:
-    """Add a site with the addresses of its gateways, or change it."""
+    """Add a site with its gateways, or change it."""
     if authority and Path(authority).is_file():
         authority = _fingerprint(Path(authority))
     changed = sites.add_site(operator, name, gateways, authority)

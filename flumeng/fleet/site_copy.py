@@ -27,6 +27,7 @@ FOLDERS = (
     paths.audits(),
     paths.leases(),
     paths.queues(),
+    paths.sites(),
 )
 
 
@@ -138,6 +139,7 @@ class _Reading:
         znodes += [paths.live_node(node) for node in sorted({*live, *nodes})]
         znodes += [paths.live_master(name) for name in self._names(paths.live_masters())]
         znodes += [paths.journal(name) for name in self._names(paths.journals())]
+        znodes += [paths.site(name) for name in self._names(paths.sites())]
         folders: list[Path] = [
             row(flow)
             for flow in flows

@@ -24,8 +24,7 @@ class FlowSource(SourceOptions):
     The events are as they arrive at the other flow's filters, or as these leave them, with their
     identity.
 
-    With `site`, the flow is one of another cluster. Its gateways send the events, and keep them for
-    `keep_seconds`.
+    With `site`, the flow is one of another cluster, whose gateways send the events.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.flows.finder:FlowFinder"

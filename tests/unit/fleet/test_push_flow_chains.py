@@ -9,6 +9,9 @@ import pytest
 
 from cli.push_output import show_plan
 from flumeng.control.commands.chains import compose
+from flumeng.control.commands.cursors import Cursor
+from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.fleet import planning, site_state, writes
 from flumeng.fleet.execution import Manner
 from flumeng.fleet.plan import PushPlan, from_json, moved_since, to_json
@@ -109,3 +112,17 @@ def test_recomposed_flows_count_for_the_size_of_a_transaction() -> None:
     assert pushed(sites, wanted).ending == Ending.DONE
     revisions = sites.store("s0").children(paths.revisions("r7"))
     assert len(revisions) == 2
+
+
+def test_flow_of_another_site_is_pushed_where_the_site_is_known() -> None:
+    sites = FakeSites(1)
+    text = "flow: copy\nsources: [flow: {site: fra, name: web}]\nsinks: [noop]\n"
+    wanted = {"flow/copy": text}
+    refused = planned(sites, wanted).sites["s0"].comparison.conflicts
+    assert "the site fra, which is unknown here" in str(refused)
+    operator = Operator(sites.connect()(sites.inventory().sites["s0"]), "ann", "", NOON)
+    name_cluster(operator, "s0")
+    add_site(operator, "fra", ["g1:9003"], "")
+    assert pushed(sites, {**wanted, **web("a")}).ending == Ending.DONE
+    Cursor.take(operator.store, "web", "lon:copy", keep_seconds=60.0, begin=dict)
+    assert pushed(sites, {**wanted, **web("b")}).ending == Ending.DONE
