@@ -42,6 +42,7 @@ MEANINGS: dict[str, str] = {
     paths.live_node.pattern: "the node counts as live but cannot be queried",
     paths.live_master.pattern: "the master counts as live and keeps its share of the flows",
     paths.lease.pattern: "the cursor stays, and journals keep its unread events",
+    paths.site.pattern: "flows that read this site wait",
     paths.journal.pattern: "the journal is kept and does not count as drained",
 }
 WORST = 20

@@ -72,6 +72,7 @@ def status(
     cluster = cache.read(paths.cluster())
     cache.read(paths.moves())
     cache.read_each([paths.lease(*name) for name in leases.names(cache)])
+    cache.read_each([paths.site(name) for name in cache.children(paths.sites())])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
         *of_unreadable(cache.unreadable.values()),

@@ -17,6 +17,7 @@ from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.rollouts import change_rollout
 from flumeng.control.commands.settings import begin_maintenance
+from flumeng.control.commands.sites import add_site
 from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.certificates import Certificates
@@ -35,6 +36,8 @@ PARTITION = "orders.0.MkTRfQ2n@kafka"
 SIGN = ("a", "", 0.0)
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
+    "site:list",
+    "site:show",
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
     "flow:counters", "flow:dead:list", "flow:dead:show", "flow:explain", "flow:graph", "flow:lag",
     "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
@@ -218,6 +221,9 @@ CHANGES = {
     "journal:move": Change("web.n1.0.aa --from n2 --to n3", replicated),
     "journal:add-replica": Change("web.n1.0.aa n3", replicated),
     "journal:drop-replica": Change("web.n1.0.aa n2 --yes", replicated),
+    "site:name": Change("nyc"),
+    "site:add": Change("fra g1:9003"),
+    "site:remove": Change("fra", lambda s: add_site(Operator(s, *SIGN), "fra", ["g1:9003"], "")),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
     "cluster:maintenance off": Change("", lambda s: begin_maintenance(Operator(s, "a", "r", 0.0))),
@@ -320,7 +326,7 @@ def test_dry_run_leaves_no_audit_entry(store: FakeStore, name: str, tmp_path: Pa
 def test_reading_command_changes_nothing(store: FakeStore, name: str) -> None:
     with_a_bad_object(store)
     before = store.dump()
-    names = {"flow": "web", "queue": "web", "node": "n1", "task": "web/collect.0"}
+    names = {"flow": "web", "queue": "web", "node": "n1", "task": "web/collect.0", "site": "fra"}
     command = dict(leaves(commands))[name]
     arguments = [p for p in command.params if isinstance(p, click.Argument) and p.required]
     words = [names[name.split(":", maxsplit=1)[0]]] if arguments and name != "flow:validate" else []

@@ -35,6 +35,7 @@ DAMAGE = {
 JOURNALS = [f"{flow}.{node}.0.aa" for flow in ("a", "b") for node in ("n1", "n2")]
 
 NAMES = {
+    "site": "fra",
     "flow": "a",
     "number": "1",
     "bucket": "7",
