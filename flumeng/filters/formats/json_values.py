@@ -8,8 +8,9 @@ each begins with ``{`` and ends with ``}``, no comma stands between two, and the
 objects as lines. An object that continued in the next line would need a comma before its brace, and
 a string cannot hold the line's end. The same goes for arrays.
 
-msgspec also writes the values out, one after another, each with a mark behind it. JSON has no such
-character, so the marks show where each value ends.
+msgspec also writes the values out, as one array of MessagePack. It copies a value as it is, and
+puts a header of 0x80 to 0xBF and the name before it. In UTF-8 such a byte never follows ASCII, but
+each JSON value ends with ASCII. So these bytes show where each value ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -33,12 +34,16 @@ from flumeng.filters.formats.casts import cast
 from flumeng.filters.time_texts import of_seconds
 
 _ABSENT = msgspec.Raw(b"null")
-_MARK = "\x01"
-_BEFORE_ALL = len("[{") - len("},{") - 1
-"""The place of a mark before the first object, if there were one."""
-_RAW_MARK = msgspec.Raw(_MARK.encode())
+_MOST_SHORT_FIELDS, _MOST_FIELDS = 15, 127
+"""Most fields whose count MessagePack puts into one byte, and whose count is ASCII."""
+_LONG_MAP = 3
+"""The bytes in front of more fields than _MOST_SHORT_FIELDS."""
+_MOST_NAME_BYTES = 31
+"""Longest name whose header is one byte."""
+_FIRST_LEAD = 0xC0 - 256
+"""The first byte behind 0x80 to 0xBF, as a signed number: those are the lowest."""
 _INFINITE = ("NaN", "INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity")
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_arrays = msgspec.json.Decoder(list[msgspec.Raw]).decode_lines
@@ -50,18 +55,27 @@ def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
     Raises ``msgspec.DecodeError``, RecursionError."""
     layout = _layout(tuple(names))
     decoded = _decoded(layout.decode, texts)
-    written = _bytes_of(_encode(decoded))
-    marks = written.find(_MARK)
-    if len(marks) != len(decoded) * len(names):  # an object has a member with a mark's name
+    if not names:
+        return []
+    if layout.gaps is None:
         get = [attrgetter(f"_{index}") for index in range(len(names))]
         return [_in_column(list(map(each, decoded))) for each in get]
-    shape = len(decoded), len(names)
-    begins = np.concatenate([[_BEFORE_ALL], marks])[:-1].reshape(shape)
-    ends = marks.reshape(shape)
+    written = _bytes_of(_encode(decoded))
+    bounds = np.append(_headers(written, len(decoded)), len(written.data) + layout.map_bytes)
+    begins = bounds[:-1].reshape(len(decoded), len(names))
+    ends = bounds[1:].reshape(begins.shape)
     return [
         written.pieces(begins[:, index] + before, ends[:, index] - behind)
         for index, (before, behind) in enumerate(layout.gaps)
     ]
+
+
+def _headers(written: ByteColumn, count: int) -> Positions:
+    """Return the places behind ASCII of the headers in an array of ``count`` MessagePack maps."""
+    array_bytes = 1 if count < 16 else 3 if count < 65_536 else 5
+    data = written.data[array_bytes:].view(np.int8)
+    places = np.flatnonzero(data < _FIRST_LEAD)
+    return places[data[places - 1] >= 0] + array_bytes  # the last byte is ASCII, as if before all
 
 
 def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
@@ -152,25 +166,31 @@ def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Objects with a mark behind each value. ``gaps``: the bytes from the mark before each value to
-    the value, and from its end to its own mark."""
+    """Objects as MessagePack. ``gaps``: the bytes from the header before each value to the value,
+    and from its end to the next header; None when headers have other forms. ``map_bytes``: the
+    bytes from a last value's end to the next header."""
 
     decode: Callable[[bytes], list[Any]]
-    gaps: list[tuple[int, int]]
+    gaps: list[tuple[int, int]] | None
+    map_bytes: int
 
 
 @lru_cache(64)
 def _layout(names: tuple[str, ...]) -> _Layout:
-    others = (name for name in map("\x7f{}".format, count()) if name not in names)
-    fields, gaps = [], []
-    rename: dict[str, str] = {}
-    for index, (name, mark) in enumerate(zip(names, others, strict=False)):
-        fields += [(f"_{index}", msgspec.Raw, _ABSENT), (f"mark_{index}", msgspec.Raw, _RAW_MARK)]
-        rename |= {f"_{index}": name, f"mark_{index}": mark}
-        before = "," if index else "},{"
-        gaps.append((1 + len(f'{before}"{name}":'.encode()), len(f',"{mark}":'.encode())))
+    fields = [(f"_{index}", msgspec.Raw, _ABSENT) for index in range(len(names))]
+    rename = {f"_{index}": name for index, name in enumerate(names)}
     made = msgspec.defstruct("Object", fields, rename=rename, gc=False)
-    return _Layout(msgspec.json.Decoder(made).decode_lines, gaps)
+    decode = msgspec.json.Decoder(made).decode_lines
+    widths = [len(name.encode()) for name in names]
+    if len(names) > _MOST_FIELDS or max(widths, default=0) > _MOST_NAME_BYTES:
+        return _Layout(decode, None, 0)
+    short = len(names) <= _MOST_SHORT_FIELDS
+    map_bytes = 0 if short else _LONG_MAP
+    gaps = [(1 + width, 0) for width in widths]
+    if names:
+        gaps[0] = (1 + short + widths[0], 0)
+        gaps[-1] = (gaps[-1][0], map_bytes)
+    return _Layout(decode, gaps, map_bytes)
 
 
 def _bytes_of(data: bytes) -> ByteColumn:
