@@ -33,7 +33,7 @@ class Bounded:
                 yield self._bound(changed, received["ts"])
 
     def _bound(self, batch: pa.RecordBatch, received: pa.Array) -> pa.RecordBatch:
-        off = pc.subtract(batch["ts"].cast(pa.int64()), received.cast(pa.int64()))
+        off = pc.subtract(batch["ts"].view(pa.int64()), received.view(pa.int64()))
         far = np.abs(off.fill_null(0).to_numpy(False)) > self.within_seconds * SECOND
         if not far.any():
             return batch

@@ -170,7 +170,7 @@ class _Layout:
     and from its end to the next header; None when headers have other forms. ``map_bytes``: the
     bytes from a last value's end to the next header."""
 
-    decode: Callable[[bytes], list[Any]]
+    decode: Callable[[memoryview], list[Any]]
     gaps: list[tuple[int, int]] | None
     map_bytes: int
 
@@ -199,18 +199,17 @@ def _bytes_of(data: bytes) -> ByteColumn:
     return ByteColumn(pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(data)]))
 
 
-def _decoded(decode: Callable[[bytes], list[Any]], texts: pa.Array) -> list[Any]:
+def _decoded(decode: Callable[[memoryview], list[Any]], texts: pa.Array) -> list[Any]:
     decoded = decode(in_one(texts, b"\n"))
     if len(decoded) != len(texts):
         raise msgspec.DecodeError("not one value in each line")
     return decoded
 
 
-def in_one(texts: pa.Array, separator: bytes) -> bytes:
-    texts = texts.cast(pa.binary())
+def in_one(texts: pa.Array, separator: bytes) -> memoryview:
+    texts = texts.view(pa.binary())
     everything = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    joined: bytes = pc.binary_join(everything, separator)[0].as_py()
-    return joined
+    return memoryview(pc.binary_join(everything, separator)[0].as_buffer())
 
 
 def _nested(
