@@ -15,10 +15,12 @@ NEWLINE = 10
 
 
 class ByteColumn:
-    """The bytes of a binary column: row i is ``data[starts[i]:ends[i]]``; a null row is empty."""
+    """The bytes of a column, binary or strings: row i is ``data[starts[i]:ends[i]]``; a null row is
+    empty."""
 
     def __init__(self, column: pa.Array) -> None:
-        assert column.type == pa.binary(), column.type
+        assert column.type in (pa.binary(), pa.string()), column.type
+        self._is_text = column.type == pa.string()
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
         self._buffer = pa.py_buffer(b"") if data is None else data
@@ -87,6 +89,11 @@ class ByteColumn:
         )
         chosen = pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int32), mask=absent)
         return pieces.take(chosen)
+
+    def texts(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
+        """Return ``column`` as ``text``. Cut strings only where characters begin."""
+        pieces = self.column(starts, ends, present)
+        return pieces.view(pa.string()) if self._is_text else text(pieces)
 
 
 def following(sorted_positions: Positions, origins: Positions, ends: Positions) -> Positions:

@@ -71,7 +71,10 @@ def parsed_of(
         columns = [without(column, failed) for column in columns]
     kept = dict(zip(names, columns, strict=False))
     ts, host = kept.pop("ts", None), kept.pop("host", None)
-    reasons = unread if misfits is None else pc.coalesce(unread, misfits)
+    if misfits is None or misfits.null_count == len(misfits):
+        reasons = unread
+    else:
+        reasons = pc.coalesce(unread, misfits)
     return Parsed(list(kept.values()), reasons, ts, host)
 
 

@@ -29,10 +29,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, following
 from flumeng.filters.formats.casts import cast
 from flumeng.filters.time_texts import of_seconds
 
+_BINARY = pa.binary()
 _ABSENT = msgspec.Raw(b"null")
 _MOST_SHORT_FIELDS, _MOST_FIELDS = 15, 127
 """Most fields whose count MessagePack puts into one byte, and whose count is ASCII."""
@@ -52,7 +53,7 @@ _decode_maps = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode_lines
 
 def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
     """Return the values of each of ``names`` in JSON objects, as JSON; ``null`` where absent.
-    Raises ``msgspec.DecodeError``, RecursionError."""
+    ``texts``: UTF-8. Raises ``msgspec.DecodeError``, RecursionError."""
     layout = _layout(tuple(names))
     decoded = _decoded(layout.decode, texts)
     if not names:
@@ -60,7 +61,7 @@ def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
     if layout.gaps is None:
         get = [attrgetter(f"_{index}") for index in range(len(names))]
         return [_in_column(list(map(each, decoded))) for each in get]
-    written = _bytes_of(_encode(decoded))
+    written = _bytes_of(_encode(decoded), pa.string())
     bounds = np.append(_headers(written, len(decoded)), len(written.data) + layout.map_bytes)
     begins = bounds[:-1].reshape(len(decoded), len(names))
     ends = bounds[1:].reshape(begins.shape)
@@ -151,7 +152,7 @@ def texts_of(flat: ByteColumn, first: Any) -> pa.Array:
 
 def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
     starts, ends = flat.starts + quoted, flat.ends - quoted
-    plain = text(flat.column(starts, ends, taken))
+    plain = flat.texts(starts, ends, taken)
     backslashes = flat.find("\\")
     if not len(backslashes):
         return plain
@@ -193,10 +194,10 @@ def _layout(names: tuple[str, ...]) -> _Layout:
     return _Layout(decode, gaps, map_bytes)
 
 
-def _bytes_of(data: bytes) -> ByteColumn:
-    """Return one row of all bytes."""
+def _bytes_of(data: bytes, kind: pa.DataType = _BINARY) -> ByteColumn:
+    """Return one row of all bytes. Pieces of ``kind`` string are known to be UTF-8."""
     bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
-    return ByteColumn(pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(data)]))
+    return ByteColumn(pa.Array.from_buffers(kind, 1, [None, bounds, pa.py_buffer(data)]))
 
 
 def _decoded(decode: Callable[[memoryview], list[Any]], texts: pa.Array) -> list[Any]:
@@ -298,6 +299,6 @@ def _with_seconds(
     flat: ByteColumn, number: Mask, casted: pa.Array, failed: Mask
 ) -> tuple[pa.Array, Mask]:
     """Read numbers as seconds since the epoch, perhaps with a fraction; keep other values."""
-    micros, fits = of_seconds(text(flat.column(flat.starts, flat.ends, number)))
+    micros, fits = of_seconds(flat.texts(flat.starts, flat.ends, number))
     moments = pa.array(micros, mask=~fits).cast(casted.type)
     return pc.if_else(pa.array(fits), moments, casted), failed & ~fits
