@@ -53,15 +53,15 @@ def _integers(texts: pa.Array, to: pa.DataType) -> pa.Array:
         if pc.any(pc.starts_with(texts, "+")).as_py():
             texts = pc.utf8_ltrim(texts, "+")
     if (pc.max(pc.binary_length(texts)).as_py() or 0) <= _MOST_DIGITS:
-        wide = texts.cast(pa.int64())
+        try:
+            return texts.cast(to)
+        except pa.ArrowInvalid:
+            wide = texts.cast(pa.int64())
     else:
         wide = _only(texts, _INTEGER).cast(pa.decimal128(38, 0))
-    try:
-        return wide.cast(to)
-    except pa.ArrowInvalid:
-        bits = to.bit_width - 1
-        fits = pc.and_(pc.less_equal(wide, 2**bits - 1), pc.greater_equal(wide, -(2**bits)))
-        return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(to)
+    bits = to.bit_width - 1
+    fits = pc.and_(pc.less_equal(wide, 2**bits - 1), pc.greater_equal(wide, -(2**bits)))
+    return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(to)
 
 
 def _fractions(texts: pa.Array, to: pa.DataType) -> pa.Array:

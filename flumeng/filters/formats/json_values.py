@@ -8,9 +8,9 @@ each begins with ``{`` and ends with ``}``, no comma stands between two, and the
 objects as lines. An object that continued in the next line would need a comma before its brace, and
 a string cannot hold the line's end. The same goes for arrays.
 
-msgspec also writes the values out, as one array of MessagePack. It copies a value as it is, and
-puts a header of 0x80 to 0xBF and the name before it. In UTF-8 such a byte never follows ASCII, but
-each JSON value ends with ASCII. So these bytes show where each value ends.
+msgspec also writes the values out, as one array of MessagePack maps. It copies each value as it is,
+behind a header of 0x80 to 0xBF and the name. In UTF-8 such a byte never follows ASCII, and each
+JSON value ends with ASCII. So these bytes show where each value ends.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from flumeng.filters.time_texts import of_seconds
 _BINARY = pa.binary()
 _ABSENT = msgspec.Raw(b"null")
 _MOST_SHORT_FIELDS, _MOST_FIELDS = 15, 127
-"""Most fields whose count MessagePack puts into one byte, and whose count is ASCII."""
+"""Most fields of a map with a header of one byte, and of one whose count is an ASCII byte."""
 _LONG_MAP = 3
-"""The bytes in front of more fields than _MOST_SHORT_FIELDS."""
+"""The bytes of a longer header of a map: it ends with the count."""
 _MOST_NAME_BYTES = 31
-"""Longest name whose header is one byte."""
-_FIRST_LEAD = 0xC0 - 256
-"""The first byte behind 0x80 to 0xBF, as a signed number: those are the lowest."""
+"""The longest name with a header of one byte."""
+_ABOVE_HEADERS = 0xC0 - 256
+"""The byte after 0x80 to 0xBF. As signed numbers these are the lowest."""
 _INFINITE = ("NaN", "INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity")
 _encode = msgspec.msgpack.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -62,9 +62,9 @@ def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
         get = [attrgetter(f"_{index}") for index in range(len(names))]
         return [_in_column(list(map(each, decoded))) for each in get]
     written = _bytes_of(_encode(decoded), pa.string())
-    bounds = np.append(_headers(written, len(decoded)), len(written.data) + layout.map_bytes)
-    begins = bounds[:-1].reshape(len(decoded), len(names))
-    ends = bounds[1:].reshape(begins.shape)
+    behind_all = len(written.data) + layout.gaps[-1][1]
+    headers = np.append(_headers(written, len(decoded)), behind_all)
+    begins, ends = (part.reshape(-1, len(names)) for part in (headers[:-1], headers[1:]))
     return [
         written.pieces(begins[:, index] + before, ends[:, index] - behind)
         for index, (before, behind) in enumerate(layout.gaps)
@@ -72,11 +72,12 @@ def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
 
 
 def _headers(written: ByteColumn, count: int) -> Positions:
-    """Return the places behind ASCII of the headers in an array of ``count`` MessagePack maps."""
+    """Return the places of the headers behind ASCII, in an array of ``count`` MessagePack maps."""
     array_bytes = 1 if count < 16 else 3 if count < 65_536 else 5
     data = written.data[array_bytes:].view(np.int8)
-    places = np.flatnonzero(data < _FIRST_LEAD)
-    return places[data[places - 1] >= 0] + array_bytes  # the last byte is ASCII, as if before all
+    places = np.flatnonzero(data < _ABOVE_HEADERS)
+    behind_ascii = data[places - 1] >= 0  # before the first byte comes the last, which is ASCII
+    return places[behind_ascii] + array_bytes
 
 
 def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
@@ -112,7 +113,7 @@ def as_map(decoded: list[dict[str, msgspec.Raw]]) -> pa.Array:
 
 def column(flat: ByteColumn, to: pa.DataType) -> tuple[pa.Array, Mask]:
     """Cast JSON values to a type; ``null`` becomes null. Also return which values do not fit."""
-    first = flat.at(flat.starts, flat.ends)
+    first = flat.data[flat.starts]
     if pa.types.is_string(to):
         return texts_of(flat, first), np.zeros(len(flat), np.bool_)
     given = first != ord("n")
@@ -168,12 +169,10 @@ def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
 @dataclass(frozen=True)
 class _Layout:
     """Objects as MessagePack. ``gaps``: the bytes from the header before each value to the value,
-    and from its end to the next header; None when headers have other forms. ``map_bytes``: the
-    bytes from a last value's end to the next header."""
+    and from its end to the next header; None when some headers are not 0x80 to 0xBF."""
 
     decode: Callable[[memoryview], list[Any]]
     gaps: list[tuple[int, int]] | None
-    map_bytes: int
 
 
 @lru_cache(64)
@@ -184,14 +183,14 @@ def _layout(names: tuple[str, ...]) -> _Layout:
     decode = msgspec.json.Decoder(made).decode_lines
     widths = [len(name.encode()) for name in names]
     if len(names) > _MOST_FIELDS or max(widths, default=0) > _MOST_NAME_BYTES:
-        return _Layout(decode, None, 0)
-    short = len(names) <= _MOST_SHORT_FIELDS
-    map_bytes = 0 if short else _LONG_MAP
-    gaps = [(1 + width, 0) for width in widths]
-    if names:
-        gaps[0] = (1 + short + widths[0], 0)
-        gaps[-1] = (gaps[-1][0], map_bytes)
-    return _Layout(decode, gaps, map_bytes)
+        return _Layout(decode, None)
+    before = [1 + width for width in widths]
+    behind = [0 for _ in widths]
+    if len(names) > _MOST_SHORT_FIELDS:
+        behind[-1] = _LONG_MAP
+    elif names:
+        before[0] += 1  # the header of the map
+    return _Layout(decode, list(zip(before, behind, strict=True)))
 
 
 def _bytes_of(data: bytes, kind: pa.DataType = _BINARY) -> ByteColumn:
