@@ -64,7 +64,8 @@ def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
     written = _bytes_of(_encode(decoded), pa.string())
     behind_all = len(written.data) + layout.gaps[-1][1]
     headers = np.append(_headers(written, len(decoded)), behind_all)
-    begins, ends = (part.reshape(-1, len(names)) for part in (headers[:-1], headers[1:]))
+    begins = headers[:-1].reshape(len(decoded), len(names))
+    ends = headers[1:].reshape(begins.shape)
     return [
         written.pieces(begins[:, index] + before, ends[:, index] - behind)
         for index, (before, behind) in enumerate(layout.gaps)

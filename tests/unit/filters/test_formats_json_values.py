@@ -80,7 +80,7 @@ def test_values_are_found_behind_headers_of_each_size(fields: int, rows: int) ->
     ]
 
 
-@pytest.mark.parametrize("rows", [65_535, 65_536])
+@pytest.mark.parametrize("rows", [65_535, 65_536, 65_536 + 128])
 def test_values_of_many_objects_are_found(rows: int) -> None:
     texts = pa.array([f'{{"b":{row},"a":"é"}}' for row in range(rows)])
     a, b = json_values.objects(texts, ["a", "b"])
