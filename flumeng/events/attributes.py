@@ -17,9 +17,9 @@ _MOST_SHOWN = 100
 
 def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.MapArray:
     """Add ``reasons`` under ``key``, except null ones; an earlier reason of a row is kept."""
-    noting = reasons.is_valid().to_numpy(False)
-    if not noting.any():
+    if reasons.null_count == len(reasons):
         return attrs
+    noting = reasons.is_valid().to_numpy(False)
     offsets = attrs.offsets.to_numpy().astype(np.int64)
     taken = np.flatnonzero(pc.equal(attrs.keys, key).to_numpy(False))
     rows = np.searchsorted(offsets, taken, side="right") - 1

@@ -3,8 +3,6 @@ rows: one ``searchsorted`` finds the next space of every row, one Arrow ``take``
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,10 +15,12 @@ NEWLINE = 10
 
 
 class ByteColumn:
-    """The bytes of a binary column: row i is ``data[starts[i]:ends[i]]``; a null row is empty."""
+    """The bytes of a column, binary or strings: row i is ``data[starts[i]:ends[i]]``; a null row is
+    empty."""
 
     def __init__(self, column: pa.Array) -> None:
-        assert column.type == pa.binary(), column.type
+        assert column.type in (pa.binary(), pa.string()), column.type
+        self._is_text = column.type == pa.string()
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
         self._buffer = pa.py_buffer(b"") if data is None else data
@@ -69,7 +69,8 @@ class ByteColumn:
 
     def pieces(self, starts: Positions, ends: Positions) -> ByteColumn:
         """Return the rows ``data[starts[i]:ends[i]]``, which share these bytes and their finds."""
-        found = copy(self)
+        found = ByteColumn.__new__(ByteColumn)
+        vars(found).update(vars(self))
         found.starts, found.ends = starts, ends
         return found
 
@@ -78,15 +79,21 @@ class ByteColumn:
 
     def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
         """Return a binary column of ``data[starts[i]:ends[i]]``; null where not ``present``."""
+        absent = None if present.all() else ~present
         bounds = np.empty(2 * len(starts) + 1, np.int32)
-        bounds[0:-1:2] = np.where(present, starts, 0)
-        bounds[1::2] = np.where(present, ends, 0)
+        bounds[0:-1:2] = starts if absent is None else np.where(present, starts, 0)
+        bounds[1::2] = ends if absent is None else np.where(present, ends, 0)
         bounds[-1] = len(self.data)
         pieces = pa.Array.from_buffers(
             pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), self._buffer]
         )
-        chosen = pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int32), mask=~present)
+        chosen = pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int32), mask=absent)
         return pieces.take(chosen)
+
+    def texts(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
+        """Return ``column`` as ``text``. Cut strings only where characters begin."""
+        pieces = self.column(starts, ends, present)
+        return pieces.view(pa.string()) if self._is_text else text(pieces)
 
 
 def following(sorted_positions: Positions, origins: Positions, ends: Positions) -> Positions:

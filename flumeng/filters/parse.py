@@ -47,7 +47,7 @@ class ParseStage(EachBatch):
         changed = {"attrs": note(batch["attrs"], parsed.reasons)}
         for name, own in (("ts", parsed.ts), ("host", parsed.host)):
             if own is not None:
-                changed[name] = pc.coalesce(own, batch[name])
+                changed[name] = pc.coalesce(own, batch[name]) if own.null_count else own
         kept = [changed.get(name, batch[name]) for name in batch.schema.names]
         names = [*batch.schema.names, *self.reader.columns.names]
         return pa.RecordBatch.from_arrays([*kept, *parsed.columns], names)

@@ -33,8 +33,12 @@ class Bounded:
                 yield self._bound(changed, received["ts"])
 
     def _bound(self, batch: pa.RecordBatch, received: pa.Array) -> pa.RecordBatch:
-        off = pc.subtract(batch["ts"].cast(pa.int64()), received.cast(pa.int64()))
-        far = np.abs(off.fill_null(0).to_numpy(False)) > self.within_seconds * SECOND
+        times, receipts = batch["ts"].view(pa.int64()), received.view(pa.int64())
+        if times.null_count or receipts.null_count:
+            off = pc.subtract(times, receipts).fill_null(0).to_numpy(False)
+        else:
+            off = times.to_numpy() - receipts.to_numpy()
+        far = np.abs(off) > self.within_seconds * SECOND
         if not far.any():
             return batch
         mask = pa.array(far)

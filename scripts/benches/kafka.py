@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from benches import kafka_connect, kafka_many, kafka_performance, takeover
+from benches import kafka_connect, kafka_many, kafka_performance
 from benches.kafka_collecting import collect
 from benches.kafka_side import Reading, Side
 from benches.kafka_topic import BODY_BYTES, COMPRESSION, PARTITIONS, TOPIC, fill
@@ -34,18 +34,8 @@ PLAIN = [f"{at_once} {settings}" for at_once in (500, 10_000) for settings in ("
 HALVES = (range(0, PARTITIONS // 2), range(PARTITIONS // 2, PARTITIONS))
 
 
-def run(messages: int = 8_000_000, rounds: int = 3, failover_rounds: int = 5) -> dict[str, object]:
-    """Events a second and per CPU second, ours, of plain clients and of Kafka Connect; at the end
-    ``bench takeover``, unless it has 0 rounds."""
-    return _read(messages, rounds) | (_failover(failover_rounds) if failover_rounds else {})
-
-
-def _failover(rounds: int) -> dict[str, object]:
-    found = takeover.run(rounds)
-    return {name: found[name] for name in ("failover_ms_p50_standby", "failover_ms_p50")}
-
-
-def _read(messages: int, rounds: int) -> dict[str, object]:
+def run(messages: int = 8_000_000, rounds: int = 3) -> dict[str, object]:
+    """Events a second and per CPU second, ours, of plain clients and of Kafka Connect."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="flumeng-bench-") as folder:
         server = RealKafka(Path(folder) / "kafka")
         server.start()

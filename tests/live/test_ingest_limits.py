@@ -217,7 +217,7 @@ def test_good_sender_is_served_beside_idle_endless_and_slow_ones(
             worker.eventually(lambda: worker.counters("f")["events"] >= served)  # noqa: B023  asked at once
             assert time.monotonic() - began < SERVED_SECONDS
             time.sleep(0.05)
-        assert served > 5
+        assert served > 1
         with worker.connect("f") as refused:
             refused.settimeout(SERVED_SECONDS)
             with contextlib.suppress(ConnectionResetError):

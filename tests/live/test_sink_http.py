@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.receiver import Receiver, Reply, taken
 from tests.live.test_sink_postgres import Letters, events, refuse_nothing
 from tests.testkit.collector import TASK
+from tests.testkit.daemons import freeze
 
 FIRST = BatchId("series", 1)
 
@@ -169,7 +168,7 @@ def test_receiver_that_is_frozen_killed_and_restarted_loses_nothing(tmp_path: Pa
     process = start()
     stage = sink(f"http://127.0.0.1:{port}/", idempotent=True, timeout_seconds=0.5)
     assert send(stage, events(0, 5)) == 5
-    os.kill(process.pid, signal.SIGSTOP)
+    freeze(process.pid)
     with pytest.raises(UnavailableError, match="no answer"):
         send(stage, events(0, 5), events(5, 5))
     process.kill()

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyspark
 import pytest
 
 from flumeng.agent.node.protocol import decode
@@ -205,15 +207,33 @@ def test_collector_that_cannot_start_spark_reports_the_reason_and_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: dict[str, str], told: str
 ) -> None:
     policy = 'spark: {masters: ["spark://127.0.0.1:1"], conf: ["spark.auth*", "spark.spec*"]}\n'
-    (tmp_path / "policy.yaml").write_text(policy)
     monkeypatch.setenv("FLUMENG_SECRET_LAKE", "never-shown")
-    arguments = ["--zk", "127.0.0.1:1", "--node", "n1", "--data", str(tmp_path / "data")]
-    arguments += ["--policy", str(tmp_path / "policy.yaml"), "--spark", json.dumps(texts)]
+    assert told in held(tmp_path, policy, texts)
+
+
+def test_standalone_master_of_another_version_is_told_while_spark_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    """It does not understand the application, so it never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        master = f"spark://127.0.0.1:{server.getsockname()[1]}"
+        policy = f'spark: {{masters: ["{master}"]}}\n'
+        assert held(tmp_path, policy, {"master": master}) == (
+            f"Spark's master {master} has not accepted the application yet: "
+            f"does it run Spark {pyspark.__version__}?"
+        )
+
+
+def held(folder: Path, policy: str, texts: dict[str, str]) -> str:
+    """Why a collector with these settings waits; its first message."""
+    (folder / "policy.yaml").write_text(policy)
+    arguments = ["--zk", "127.0.0.1:1", "--node", "n1", "--data", str(folder / "data")]
+    arguments += ["--policy", str(folder / "policy.yaml"), "--spark", json.dumps(texts)]
     command = [sys.executable, "-m", "flumeng.agent.collector", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         message = decode(process.stdout.readline())
         assert message["type"] == "alive"
-        assert told in message["held"]
         assert process.poll() is None
         process.kill()
+    return str(message["held"])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
+
+from tests.testkit.waiting import wait_for
 
 
 def module_of(kind: str) -> str:
@@ -16,6 +20,13 @@ def start_logged(log: Path, *command: object, **options: Any) -> subprocess.Pope
     """Start a process whose output is appended to ``log``; ``options`` are those of ``Popen``."""
     with log.open("ab") as output:
         return subprocess.Popen([*map(str, command)], stdout=output, stderr=output, **options)
+
+
+def freeze(pid: int) -> None:
+    """Stop a process with SIGSTOP; returns when that has taken effect."""
+    os.kill(pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{pid}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
 
 def is_alive(pid: int) -> bool:

@@ -78,6 +78,10 @@ class Znodes(MutableMapping[str, _Znode]):
         self._below: dict[str, dict[str, None]] = {}
         self["/"] = _Znode(b"")
 
+    def of_session(self, session: int) -> list[str]:
+        """Return the paths of its ephemeral znodes; other threads may write meanwhile."""
+        return [path for path, znode in [*self._all.items()] if znode.session == session]
+
     def below(self, path: str) -> list[str]:
         return list(self._below.get(path, ()))
 
@@ -281,7 +285,7 @@ class FakeStore:
 
     def expire(self) -> None:
         """End the session: its ephemeral znodes are removed, and a new session begins."""
-        gone = [path for path, znode in self.tree.znodes.items() if znode.session == self.session]
+        gone = self.tree.znodes.of_session(self.session)
         self.session = next(self.tree.sessions)
         for path in gone:
             del self.tree.znodes[path]

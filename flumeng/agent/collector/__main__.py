@@ -96,6 +96,7 @@ def _session(
         host=given.host,
         more_java_options=class_archive.java_options(cache),
         spare_tasks=APART_SLOTS,
+        waits=held,
     )
 
 

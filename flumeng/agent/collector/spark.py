@@ -13,14 +13,17 @@ import re
 import shutil
 import socket
 import sys
+import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -39,6 +42,8 @@ ON_THIS_HOST = SparkOptions()
 LOOPBACK = "127.0.0.1"
 PYTHON = "python3"
 CONNECT_SECONDS = 5.0
+LOOK_SECONDS = 5.0
+SAME_VERSION = f"does it run Spark {pyspark.__version__}?"
 REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
 DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseSerialGC"
@@ -110,9 +115,11 @@ def start(
     more_java_options: str = "",
     more_settings: Mapping[str, str] = {},
     spare_tasks: int = 0,
+    waits: Callable[[str], None] = lambda _: None,
 ) -> SparkSession:
     """Start Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
-    run in addition to ``TASKS_PER_CORE``. ``more_settings``: without secrets. Raises UserError for
+    run in addition to ``TASKS_PER_CORE``. ``more_settings``: without secrets. ``waits`` is called
+    every 5 s with the reason while a standalone master accepts no application. Raises UserError for
     Java, ``directory`` and secrets, UnavailableError when the master does not answer or Spark does
     not start."""
     java.find_java()
@@ -156,7 +163,8 @@ def start(
         **more_settings,
     }
     try:
-        context = SparkContext.getOrCreate(SparkConf().setAll([*settings.items()]))
+        with _waiting(options, waits):
+            context = SparkContext.getOrCreate(SparkConf().setAll([*settings.items()]))
         try:
             session = SparkSession.builder.getOrCreate()
             if not options.local:
@@ -165,9 +173,36 @@ def start(
             context.stop()  # later attempts would get this one
             raise
     except (Py4JError, PySparkRuntimeError) as error:
-        lines = scrub(str(error)).strip().splitlines()
-        raise UnavailableError(f"Spark does not start on {options.master}: {lines[-1]}") from error
+        question = f": {SAME_VERSION}" if options.standalone else ""
+        text = f"Spark does not start on {options.master}: {_reason(error)}{question}"
+        raise UnavailableError(text) from error
     return session
+
+
+@contextmanager
+def _waiting(options: SparkOptions, waits: Callable[[str], None]) -> Iterator[None]:
+    """Call ``waits`` every 5 s on a standalone master: Spark waits a minute for one of another
+    version, which does not understand it."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        text = f"Spark's master {options.master} has not accepted the application yet"
+        while not ended.wait(LOOK_SECONDS):
+            waits(f"{text}: {SAME_VERSION}")
+
+    if options.standalone:
+        threading.Thread(target=tell, name="master", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of a Java error without its stack, else the last line."""
+    lines = scrub(str(error)).strip().splitlines()
+    reason = next((line[2:] for line in lines if line.startswith(": ")), lines[-1])
+    return reason.rstrip(".")
 
 
 def session_settings(tasks: int) -> dict[str, str]:

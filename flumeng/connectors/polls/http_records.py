@@ -29,7 +29,7 @@ HASH_BYTES = 8
 MOST_SEEN = 2_000
 """Maximum number of hashes; above it, records with the same tracked value may repeat."""
 MOST_VALUE_BYTES = 1024
-NO_RECORDS = pa.array([], pa.binary())
+NO_RECORDS = pa.nulls(0, pa.binary())
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 _NO_TEXTS = frozenset({"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"})
 """Python encodings that are not charsets."""

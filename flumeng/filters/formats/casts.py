@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.events.byte_column import ByteColumn, Mask, Positions
+from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions
 from flumeng.filters import iso8601, timestamps
 
 _INTEGER = "^[+-]?[0-9]{1,38}$"
@@ -23,6 +23,8 @@ def cast(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
     if pa.types.is_binary(to):
         return texts.cast(to), np.zeros(len(texts), np.bool_)
     values = _values(texts, to)
+    if not values.null_count:
+        return values, np.zeros(len(texts), np.bool_)
     failed: Mask = (values.is_null().to_numpy(False)) & texts.is_valid().to_numpy(False)
     return values, failed
 
@@ -48,18 +50,18 @@ def _values(texts: pa.Array, to: pa.DataType) -> pa.Array:
 def _integers(texts: pa.Array, to: pa.DataType) -> pa.Array:
     if not pc.all(pc.ascii_is_decimal(texts)).as_py():
         texts = _only(texts, _INTEGER)
-    if pc.any(pc.starts_with(texts, "+")).as_py():
-        texts = pc.utf8_ltrim(texts, "+")
+        if pc.any(pc.starts_with(texts, "+")).as_py():
+            texts = pc.utf8_ltrim(texts, "+")
     if (pc.max(pc.binary_length(texts)).as_py() or 0) <= _MOST_DIGITS:
-        wide = texts.cast(pa.int64())
+        try:
+            return texts.cast(to)
+        except pa.ArrowInvalid:
+            wide = texts.cast(pa.int64())
     else:
         wide = _only(texts, _INTEGER).cast(pa.decimal128(38, 0))
-    try:
-        return wide.cast(to)
-    except pa.ArrowInvalid:
-        bits = to.bit_width - 1
-        fits = pc.and_(pc.less_equal(wide, 2**bits - 1), pc.greater_equal(wide, -(2**bits)))
-        return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(to)
+    bits = to.bit_width - 1
+    fits = pc.and_(pc.less_equal(wide, 2**bits - 1), pc.greater_equal(wide, -(2**bits)))
+    return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(to)
 
 
 def _fractions(texts: pa.Array, to: pa.DataType) -> pa.Array:
@@ -100,20 +102,20 @@ def _only(texts: pa.Array, pattern: str) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(texts, pattern), texts, pa.scalar(None, pa.string()))
 
 
+_FOLDED_ROWS = 64
 _HOUR_WIDTH, _DAY_WIDTH = len("2026-11-09T10"), len("2026-11-09")
 
 
 def _moments_alike(texts: pa.Array, to: pa.DataType) -> pa.Array | None:
     """Read times by Arrow's fast cast if all have digits and signs at the places of the first one.
     Return None for others: Arrow is slow at errors, and reads hours alone and the year 0."""
-    flat = ByteColumn(texts.drop_null().cast(pa.binary()))
+    flat = ByteColumn(texts.drop_null().view(pa.binary()))
     widths = flat.ends - flat.starts
     if not len(flat) or widths[0] <= _HOUR_WIDTH or (widths != widths[0]).any():
         return None
     rows = flat.data[flat.starts[0] :].reshape(len(flat), widths[0])
-    digit = rows[0] - np.uint8(ord("0")) <= 9
-    least = np.where(digit, np.uint8(ord("0")), rows[0])
-    alike = rows - least <= np.where(digit, np.uint8(9), np.uint8(0))
+    least, most = _extremes(np.minimum, rows), _extremes(np.maximum, rows)
+    alike = (least == most) | ((least >= ord("0")) & (most <= ord("9")))
     if rows[0, _HOUR_WIDTH] != ord(":") or not alike.all():
         return None
     try:
@@ -121,8 +123,18 @@ def _moments_alike(texts: pa.Array, to: pa.DataType) -> pa.Array | None:
         moments = texts.cast(to)
     except pa.ArrowInvalid:
         return None
-    in_calendar = timestamps.in_calendar(moments.cast(pa.int64()).drop_null().to_numpy())
+    in_calendar = timestamps.in_calendar(moments.view(pa.int64()).drop_null().to_numpy())
     return moments if in_calendar.all() else None
+
+
+def _extremes(least_or_most: np.ufunc, rows: Bytes) -> Bytes:
+    """Return the extreme byte of each matrix column. Folded rows are long, which numpy needs."""
+    whole = len(rows) // _FOLDED_ROWS * _FOLDED_ROWS
+    if whole:
+        folded = least_or_most.reduce(rows[:whole].reshape(-1, _FOLDED_ROWS * rows.shape[1]))
+        rows = np.concatenate([folded.reshape(_FOLDED_ROWS, -1), rows[whole:]])
+    extremes: Bytes = least_or_most.reduce(rows)
+    return extremes
 
 
 def moments(texts: pa.Array) -> tuple[Positions, Mask]:

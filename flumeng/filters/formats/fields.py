@@ -66,10 +66,15 @@ def parsed_of(
 ) -> Parsed:
     """Build the result; ``ts`` and ``host`` replace those of the event. ``unread``: the reason for
     an unreadable body, whose columns become null. ``misfits``: the reason for a null value."""
-    failed = unread.is_valid().to_numpy(zero_copy_only=False)
-    kept = dict(zip(names, (without(column, failed) for column in columns), strict=False))
+    if unread.null_count < len(unread):
+        failed = unread.is_valid().to_numpy(zero_copy_only=False)
+        columns = [without(column, failed) for column in columns]
+    kept = dict(zip(names, columns, strict=False))
     ts, host = kept.pop("ts", None), kept.pop("host", None)
-    reasons = unread if misfits is None else pc.coalesce(unread, misfits)
+    if misfits is None or misfits.null_count == len(misfits):
+        reasons = unread
+    else:
+        reasons = pc.coalesce(unread, misfits)
     return Parsed(list(kept.values()), reasons, ts, host)
 
 

@@ -171,7 +171,7 @@ def each_object(bodies: pa.Array, decode: Callable[[pa.Array], T]) -> tuple[T, p
 
 
 def _braced(texts: pa.Array) -> Mask:
-    flat = ByteColumn(texts.cast(pa.binary()))
+    flat = ByteColumn(texts.view(pa.binary()))
     last = flat.at(flat.ends - 1, flat.ends)
     braced: Mask = (flat.at(flat.starts, flat.ends) == ord("{")) & (last == ord("}"))
     return braced

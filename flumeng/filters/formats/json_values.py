@@ -8,8 +8,9 @@ each begins with ``{`` and ends with ``}``, no comma stands between two, and the
 objects as lines. An object that continued in the next line would need a comma before its brace, and
 a string cannot hold the line's end. The same goes for arrays.
 
-msgspec also writes the values out, one after another, each with a mark behind it. JSON has no such
-character, so the marks show where each value ends.
+msgspec also writes the values out, as one array of MessagePack maps. It copies each value as it is,
+behind a header of 0x80 to 0xBF and the name. In UTF-8 such a byte never follows ASCII, and each
+JSON value ends with ASCII. So these bytes show where each value ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -28,17 +29,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, following
 from flumeng.filters.formats.casts import cast
 from flumeng.filters.time_texts import of_seconds
 
+_BINARY = pa.binary()
 _ABSENT = msgspec.Raw(b"null")
-_MARK = "\x01"
-_BEFORE_ALL = len("[{") - len("},{") - 1
-"""The place of a mark before the first object, if there were one."""
-_RAW_MARK = msgspec.Raw(_MARK.encode())
+_MOST_SHORT_FIELDS, _MOST_FIELDS = 15, 127
+"""Most fields of a map with a header of one byte, and of one whose count is an ASCII byte."""
+_LONG_MAP = 3
+"""The bytes of a longer header of a map: it ends with the count."""
+_MOST_NAME_BYTES = 31
+"""The longest name with a header of one byte."""
+_ABOVE_HEADERS = 0xC0 - 256
+"""The byte after 0x80 to 0xBF. As signed numbers these are the lowest."""
 _INFINITE = ("NaN", "INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity")
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_arrays = msgspec.json.Decoder(list[msgspec.Raw]).decode_lines
@@ -47,21 +53,32 @@ _decode_maps = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode_lines
 
 def objects(texts: pa.Array, names: Sequence[str]) -> list[ByteColumn]:
     """Return the values of each of ``names`` in JSON objects, as JSON; ``null`` where absent.
-    Raises ``msgspec.DecodeError``, RecursionError."""
+    ``texts``: UTF-8. Raises ``msgspec.DecodeError``, RecursionError."""
     layout = _layout(tuple(names))
     decoded = _decoded(layout.decode, texts)
-    written = _bytes_of(_encode(decoded))
-    marks = written.find(_MARK)
-    if len(marks) != len(decoded) * len(names):  # an object has a member with a mark's name
+    if not names:
+        return []
+    if layout.gaps is None:
         get = [attrgetter(f"_{index}") for index in range(len(names))]
         return [_in_column(list(map(each, decoded))) for each in get]
-    shape = len(decoded), len(names)
-    begins = np.concatenate([[_BEFORE_ALL], marks])[:-1].reshape(shape)
-    ends = marks.reshape(shape)
+    written = _bytes_of(_encode(decoded), pa.string())
+    behind_all = len(written.data) + layout.gaps[-1][1]
+    headers = np.append(_headers(written, len(decoded)), behind_all)
+    begins = headers[:-1].reshape(len(decoded), len(names))
+    ends = headers[1:].reshape(begins.shape)
     return [
         written.pieces(begins[:, index] + before, ends[:, index] - behind)
         for index, (before, behind) in enumerate(layout.gaps)
     ]
+
+
+def _headers(written: ByteColumn, count: int) -> Positions:
+    """Return the places of the headers behind ASCII, in an array of ``count`` MessagePack maps."""
+    array_bytes = 1 if count < 16 else 3 if count < 65_536 else 5
+    data = written.data[array_bytes:].view(np.int8)
+    places = np.flatnonzero(data < _ABOVE_HEADERS)
+    behind_ascii = data[places - 1] >= 0  # before the first byte comes the last, which is ASCII
+    return places[behind_ascii] + array_bytes
 
 
 def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
@@ -97,7 +114,7 @@ def as_map(decoded: list[dict[str, msgspec.Raw]]) -> pa.Array:
 
 def column(flat: ByteColumn, to: pa.DataType) -> tuple[pa.Array, Mask]:
     """Cast JSON values to a type; ``null`` becomes null. Also return which values do not fit."""
-    first = flat.at(flat.starts, flat.ends)
+    first = flat.data[flat.starts]
     if pa.types.is_string(to):
         return texts_of(flat, first), np.zeros(len(flat), np.bool_)
     given = first != ord("n")
@@ -137,7 +154,7 @@ def texts_of(flat: ByteColumn, first: Any) -> pa.Array:
 
 def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
     starts, ends = flat.starts + quoted, flat.ends - quoted
-    plain = text(flat.column(starts, ends, taken))
+    plain = flat.texts(starts, ends, taken)
     backslashes = flat.find("\\")
     if not len(backslashes):
         return plain
@@ -152,45 +169,48 @@ def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Objects with a mark behind each value. ``gaps``: the bytes from the mark before each value to
-    the value, and from its end to its own mark."""
+    """Objects as MessagePack. ``gaps``: the bytes from the header before each value to the value,
+    and from its end to the next header; None when some headers are not 0x80 to 0xBF."""
 
-    decode: Callable[[bytes], list[Any]]
-    gaps: list[tuple[int, int]]
+    decode: Callable[[memoryview], list[Any]]
+    gaps: list[tuple[int, int]] | None
 
 
 @lru_cache(64)
 def _layout(names: tuple[str, ...]) -> _Layout:
-    others = (name for name in map("\x7f{}".format, count()) if name not in names)
-    fields, gaps = [], []
-    rename: dict[str, str] = {}
-    for index, (name, mark) in enumerate(zip(names, others, strict=False)):
-        fields += [(f"_{index}", msgspec.Raw, _ABSENT), (f"mark_{index}", msgspec.Raw, _RAW_MARK)]
-        rename |= {f"_{index}": name, f"mark_{index}": mark}
-        before = "," if index else "},{"
-        gaps.append((1 + len(f'{before}"{name}":'.encode()), len(f',"{mark}":'.encode())))
+    fields = [(f"_{index}", msgspec.Raw, _ABSENT) for index in range(len(names))]
+    rename = {f"_{index}": name for index, name in enumerate(names)}
     made = msgspec.defstruct("Object", fields, rename=rename, gc=False)
-    return _Layout(msgspec.json.Decoder(made).decode_lines, gaps)
+    decode = msgspec.json.Decoder(made).decode_lines
+    widths = [len(name.encode()) for name in names]
+    if len(names) > _MOST_FIELDS or max(widths, default=0) > _MOST_NAME_BYTES:
+        return _Layout(decode, None)
+    before = [1 + width for width in widths]
+    behind = [0 for _ in widths]
+    if len(names) > _MOST_SHORT_FIELDS:
+        behind[-1] = _LONG_MAP
+    elif names:
+        before[0] += 1  # the header of the map
+    return _Layout(decode, list(zip(before, behind, strict=True)))
 
 
-def _bytes_of(data: bytes) -> ByteColumn:
-    """Return one row of all bytes."""
+def _bytes_of(data: bytes, kind: pa.DataType = _BINARY) -> ByteColumn:
+    """Return one row of all bytes. Pieces of ``kind`` string are known to be UTF-8."""
     bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
-    return ByteColumn(pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(data)]))
+    return ByteColumn(pa.Array.from_buffers(kind, 1, [None, bounds, pa.py_buffer(data)]))
 
 
-def _decoded(decode: Callable[[bytes], list[Any]], texts: pa.Array) -> list[Any]:
+def _decoded(decode: Callable[[memoryview], list[Any]], texts: pa.Array) -> list[Any]:
     decoded = decode(in_one(texts, b"\n"))
     if len(decoded) != len(texts):
         raise msgspec.DecodeError("not one value in each line")
     return decoded
 
 
-def in_one(texts: pa.Array, separator: bytes) -> bytes:
-    texts = texts.cast(pa.binary())
+def in_one(texts: pa.Array, separator: bytes) -> memoryview:
+    texts = texts.view(pa.binary())
     everything = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    joined: bytes = pc.binary_join(everything, separator)[0].as_py()
-    return joined
+    return memoryview(pc.binary_join(everything, separator)[0].as_buffer())
 
 
 def _nested(
@@ -279,6 +299,6 @@ def _with_seconds(
     flat: ByteColumn, number: Mask, casted: pa.Array, failed: Mask
 ) -> tuple[pa.Array, Mask]:
     """Read numbers as seconds since the epoch, perhaps with a fraction; keep other values."""
-    micros, fits = of_seconds(text(flat.column(flat.starts, flat.ends, number)))
+    micros, fits = of_seconds(flat.texts(flat.starts, flat.ends, number))
     moments = pa.array(micros, mask=~fits).cast(casted.type)
     return pc.if_else(pa.array(fits), moments, casted), failed & ~fits

@@ -54,7 +54,9 @@ assert HEADER_BYTES == ALIGNMENT
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, UTC
 _NAMESPACE = uuid.UUID("5c0f4f0e-6a0b-5d0e-9d3c-0f1a6c2be7a1")
 _ZEROS = bytes(ALIGNMENT)
-_NO_EVENTS = pa.RecordBatch.from_pylist([], EVENT_SCHEMA)
+_NO_EVENTS = pa.RecordBatch.from_arrays(
+    [pa.nulls(0, field.type) for field in EVENT_SCHEMA], schema=EVENT_SCHEMA
+)
 
 # LZ4 pays for text: it halves the bytes to sync, send and keep for about 1.2 ms per MB, and columns
 # that repeat in each row (host, attributes) nearly vanish. It does not pay for a few rows (25 us to

@@ -61,6 +61,7 @@ class NoSession:
     """The attributes of a Spark session that an all-Arrow pipeline reads."""
 
     defaultParallelism = 2  # noqa: N815  # pyspark's
+    master = "local[2]"
 
     @property
     def sparkContext(self) -> NoSession:  # noqa: N802  # pyspark's

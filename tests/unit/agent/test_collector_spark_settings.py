@@ -89,3 +89,28 @@ def test_collector_whose_java_ends_at_once_gives_the_reason_without_a_traceback(
     assert ended.returncode == 2
     assert "\nSpark does not start on local[*]: " in f"\n{ended.stderr}"
     assert "Traceback" not in ended.stderr
+
+
+JAVA_ERROR = """An error occurred while calling None.org.apache.spark.sql.classic.SparkSession.
+: java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.
+This stopped SparkContext was created at:
+
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            JAVA_ERROR,
+            "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext",
+        ),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited",
+        ),
+    ],
+)
+def test_reason_of_a_failed_start_is_no_line_of_a_stack(text: str, told: str) -> None:
+    assert spark._reason(RuntimeError(text)) == told

@@ -116,3 +116,13 @@ def whole(text: str, to: Any) -> int | None:
         return None
     limit = 2 ** (to.bit_width - 1)
     return int(text) if -limit <= int(text) < limit else None
+
+
+@pytest.mark.parametrize("rows", [2, 64, 65, 200])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_an_hour_alone_among_times_of_its_width_is_refused(rows: int, place: int) -> None:
+    texts: list[str | None] = ["2026-11-09T10:12+14"] * rows
+    texts[place] = "2026-11-09T10+01:00"
+    values, failed = cast(pa.array(texts), INSTANT)
+    assert values.cast(pa.int64()).to_pylist() == row_by_row(texts)
+    assert failed.nonzero()[0].tolist() == [place % rows]

@@ -15,7 +15,7 @@ from flumeng.events.byte_column import ByteColumn
 from flumeng.filters.formats import json_values
 
 decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-NAMES = ["a", "b", "", "é", "x y", "\x7f0", "\x7f1"]
+NAMES = ["a", "b", "", "é", "x y", "\x7f", "n" * 31, "n" * 32, "é" * 16]
 names = st.lists(st.sampled_from(NAMES), max_size=4, unique=True)
 spaces = st.sampled_from(["", "", " ", "\n", "\t\r\n"])
 scalars = st.sampled_from(
@@ -66,16 +66,32 @@ def as_text(raw: str) -> Any:
     return value if value is None or isinstance(value, str) else raw
 
 
-@pytest.mark.parametrize("member", ["null", "1", '"x"', "{}", '"\\u0001"'])
-def test_a_member_named_like_a_mark_moves_no_value(member: str) -> None:
-    texts = [f'{{"a":1,"\x7f0":{member},"b":2}}', '{"a":3}', '{"b":4}']
-    a, b = json_values.objects(pa.array(texts), ["a", "b"])
-    assert a.array().to_pylist() == [b"1", b"3", b"null"]
-    assert b.array().to_pylist() == [b"2", b"null", b"4"]
+@pytest.mark.parametrize("fields", [0, 1, 15, 16, 92, 127, 128, 300])
+@pytest.mark.parametrize("rows", [0, 1, 15, 16, 127, 128, 255, 256])
+def test_values_are_found_behind_headers_of_each_size(fields: int, rows: int) -> None:
+    wanted = [f"f{index}" for index in range(fields)]
+    texts = [
+        "{" + ",".join(f'"{name}":"é{row}"' for name in wanted[row % 2 :]) + "}"
+        for row in range(rows)
+    ]
+    found = json_values.objects(pa.array(texts, pa.string()), wanted)
+    assert [column.array().to_pylist() for column in found] == [
+        [alone(text, name) for text in texts] for name in wanted
+    ]
 
 
-@pytest.mark.parametrize("place", ['"%s"', '{"%s":1}', "1%s", "%s1", '["%s"]'])
-def test_marks_are_no_part_of_any_json(place: str) -> None:
-    text = '{"a":' + place % "\x01" + ',"\x7f0":null}'
-    with pytest.raises(msgspec.DecodeError):
-        json_values.objects(pa.array([text]), ["a"])
+@pytest.mark.parametrize("rows", [65_535, 65_536, 65_536 + 128])
+def test_values_of_many_objects_are_found(rows: int) -> None:
+    texts = pa.array([f'{{"b":{row},"a":"é"}}' for row in range(rows)])
+    a, b = json_values.objects(texts, ["a", "b"])
+    assert a.array().unique().to_pylist() == ['"é"'.encode()]
+    assert b.array().cast(pa.string()).cast(pa.int64()).to_pylist() == list(range(rows))
+
+
+@pytest.mark.parametrize("character", ["\x80", "¿", "ÿ", "߿", "ࠀ", "￿", "😀", "\U0010ffff"])
+def test_no_character_is_taken_for_a_header(character: str) -> None:
+    texts = [f'{{"a":"{character}","b":["x{character}"],"c":{{"{character}":1}}}}', "{}"]
+    found = json_values.objects(pa.array(texts), ["a", "b", "c", character])
+    assert [column.array().to_pylist() for column in found] == [
+        [alone(text, name) for text in texts] for name in ["a", "b", "c", character]
+    ]

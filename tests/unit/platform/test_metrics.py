@@ -13,7 +13,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +27,7 @@ from flumeng.platform.metrics.page import MOST_FLOWS, OTHER_FLOWS, FlowLabels, P
 from flumeng.platform.metrics.table import Metric, Reading
 from flumeng.platform.options.patterns import check_name
 from tests.testkit.clock import Clock
+from tests.testkit.daemons import freeze
 from tests.testkit.waiting import wait_for
 
 UNITS = ("seconds", "bytes", "info", "events")
@@ -258,13 +258,6 @@ def instruments(channel: Channel, ask_seconds: float = 20.0) -> Instruments:
     return Instruments("node", Health(60), lambda: (), lambda: {"child": channel}, ask_seconds)
 
 
-def stop(process: subprocess.Popen[str]) -> None:
-    """Stop with SIGSTOP; returns when it has taken effect."""
-    process.send_signal(signal.SIGSTOP)
-    stat = Path(f"/proc/{process.pid}/stat")
-    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
-
-
 @pytest.mark.slow
 def test_frozen_child_is_left_out_in_time_and_included_again_when_it_thaws(
     child: tuple[subprocess.Popen[str], Channel],
@@ -274,7 +267,7 @@ def test_frozen_child_is_left_out_in_time_and_included_again_when_it_thaws(
     assert samples(told.metrics())["flumeng_child_up", "node", "child"] == 1
     assert ("process_threads", "child") in samples(told.metrics())
     assert told.unready() == ["child: no Spark"]
-    stop(process)
+    freeze(process.pid)
     hasty = instruments(channel, ask_seconds=0.2)
     for _ in range(3):
         began = time.monotonic()
