@@ -49,7 +49,7 @@ DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseSerialGC"
 """Parallel collection saves no time with so little memory, and takes 20 MB more. With G1, Spark SQL
 needs a third more processor time."""
-HEAP_PARTS = "-Xms64m -Xmn48m"
+HEAP_PARTS = "-Xms144m -Xmn48m"
 """What the heap has at first, and for new objects. Java's defaults, a 64th of the host's memory and
 a third of the heap, fill with garbage and save no processor time."""
 LATE_COMPILER = (
