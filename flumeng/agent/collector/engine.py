@@ -83,7 +83,7 @@ class SparkEngine:
         self._warm(pipeline.modules, self._driver.parallelism)
         while self._rehearsals < REHEARSALS:
             self._rehearsals += 1
-            self._import(pipeline.modules, self._driver.parallelism)
+            self._run_empty_job(pipeline.modules, self._driver.parallelism)
 
     def stay_warm(self) -> None:
         """Do as ``warm_up`` without a pipeline, in few Python workers; the first time in one, since
@@ -99,11 +99,11 @@ class SparkEngine:
             if ready and time.monotonic() < self._warm_until:
                 return
             every = self._warm_modules | modules
-            self._import(every, workers)
+            self._run_empty_job(every, workers)
             self._warm_modules, self._warm_workers = every, workers
             self._warm_until = time.monotonic() + WARM_SECONDS
 
-    def _import(self, modules: frozenset[str], workers: int) -> None:
+    def _run_empty_job(self, modules: frozenset[str], workers: int) -> None:
         try:
             with self._driver.job("warm-up", "keeps Python workers ready"):
                 self._run([Imports(tuple(sorted(modules)))] * workers)
