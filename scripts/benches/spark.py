@@ -1,4 +1,5 @@
-"""What Spark costs: a cluster beside one host, notebooks beside the collector, SQL, the start."""
+"""Rates of Spark: of a cluster beside one host, of a notebook beside the collector, and of SQL
+beside plain Spark; and the time of a collector's start."""
 
 from __future__ import annotations
 

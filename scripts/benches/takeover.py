@@ -112,9 +112,9 @@ class Cluster:
         jvm = Processes.of(self.running[node].pid).heads.get("jvm")
         if jvm is None or len(spark := list(family(jvm))) < 4:
             return False
-        before = sum(map(cpu_seconds, spark))
-        time.sleep(REST_SECONDS)
         try:
+            before = sum(map(cpu_seconds, spark))
+            time.sleep(REST_SECONDS)
             used = sum(map(cpu_seconds, spark)) - before
         except FileNotFoundError:
             return False  # one has ended

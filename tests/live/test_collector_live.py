@@ -26,7 +26,7 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from tests.testkit.cluster import add_flow
-from tests.testkit.daemons import is_alive
+from tests.testkit.daemons import children_of, is_alive
 from tests.testkit.store import RealZooKeeper
 from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
@@ -192,11 +192,7 @@ def cluster(hosts: str, store: Store, tmp_path: Path) -> Iterator[Cluster]:
 
 def family(pid: int) -> set[int]:
     """The processes below ``pid``."""
-    below = {
-        int(child)
-        for children in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in children.read_text().split()
-    }
+    below = {*children_of(pid)}
     return below.union(*(family(child) for child in below))
 
 

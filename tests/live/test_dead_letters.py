@@ -15,6 +15,7 @@ import pytest
 
 from tests.live.one_host import Standalone
 from tests.live.receiver import Receiver, Reply
+from tests.testkit.daemons import children_of
 from tests.testkit.waiting import wait_for
 
 pytestmark = pytest.mark.long
@@ -79,14 +80,9 @@ class Cluster(Standalone):
 
 
 def _below(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in map(int, children):
-            yield child
-            yield from _below(child)
+    for child in children_of(pid):
+        yield child
+        yield from _below(child)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.daemons import of_threads
 from tests.testkit.journal import numbered_events
 from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
 
@@ -64,8 +66,7 @@ async def heard(answers: Any) -> WatchAnswer:
 
 
 def grpc_threads() -> int:
-    tasks = Path("/proc/self/task").iterdir()
-    return sum(1 for task in tasks if (task / "comm").read_text().startswith("grpcpp_sync"))
+    return sum(name.startswith("grpcpp_sync") for name in of_threads(os.getpid(), "comm"))
 
 
 def test_new_position_reaches_the_reader_at_once(journal: Journal, server: JournalServer) -> None:

@@ -27,6 +27,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.kazoo_store import connect
+from tests.testkit.daemons import children_of
 from tests.testkit.ingest_worker import flow_text
 from tests.testkit.store import RealZooKeeper
 from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
@@ -67,10 +68,9 @@ class Daemon:
 
     def child(self, module: str) -> int:
         """The pid of a child that runs ``module``."""
-        for folder in Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in map(int, (folder / "children").read_text().split()):
-                if f"-m\0{module}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return pid
+        for pid in children_of(self.process.pid):
+            if f"-m\0{module}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
         raise AssertionError(f"no child runs {module}")
 
     def end(self) -> None:

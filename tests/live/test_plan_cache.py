@@ -242,10 +242,15 @@ def test_refreshed_table_is_used_by_the_next_batch(
         assert len(plans.made) == min(turn, 1) + 1
 
 
+@pytest.mark.parametrize(
+    ("filters", "step"),
+    [("sql: 'SELECT seq FROM events WHERE seq % 2 = 0'", 2), ("select: [seq]", 1)],
+    ids=["sql", "arrow"],
+)
 def test_flows_with_the_same_text_do_not_share_results(
-    spark: SparkSession, tmp_path: Path, write: Write
+    spark: SparkSession, tmp_path: Path, write: Write, filters: str, step: int
 ) -> None:
-    filters = "sql: 'SELECT seq FROM events WHERE seq % 2 = 0'"
+    """Flows without SQL all run by one plan, at the same time."""
     pipelines = [build(spark, tmp_path, filters) for _ in range(3)]
     found: dict[int, list[list[int]]] = {}
 
@@ -258,7 +263,7 @@ def test_flows_with_the_same_text_do_not_share_results(
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {n: [list(range(n * 20, n * 20 + 20, 2))] * 4 for n in range(3)}
+    assert found == {n: [list(range(n * 20, n * 20 + 20, step))] * 4 for n in range(3)}
 
 
 def test_batch_after_a_failure_is_planned_again(

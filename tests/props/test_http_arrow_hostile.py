@@ -122,7 +122,8 @@ def taken(body: bytes) -> int:
 
 
 def take_all(first: int, end: int) -> None:
-    """What a child does: print the number of each body, then the number of bodies taken."""
+    """Give the hostile bodies ``first`` to ``end - 1`` to the reader, in a child process. Print the
+    number of each before it is read, so that a crash names it, and then how many were accepted."""
     space = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (space + SPACE_BYTES,) * 2)
     accepted = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,17 @@ def freeze(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     stat = Path(f"/proc/{pid}/stat")
     wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+
+
+def of_threads(pid: int, file: str) -> Iterator[str]:
+    """The contents of ``file`` in /proc of each thread that does not end meanwhile."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            yield (task / file).read_text()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for text in of_threads(pid, "children") for child in text.split()]
 
 
 def is_alive(pid: int) -> bool:

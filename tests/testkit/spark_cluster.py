@@ -19,6 +19,7 @@ import pyspark
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.platform.java import find_java
+from tests.testkit.daemons import children_of
 from tests.testkit.waiting import retry
 
 HOST = "127.0.0.1"
@@ -107,7 +108,7 @@ class StandaloneCluster:
             child
             for name in self.workers
             if name in self.processes
-            for child in _children(self.processes[name].pid)
+            for child in children_of(self.processes[name].pid)
         ]
 
     def kill_executor(self) -> bool:
@@ -164,13 +165,3 @@ def _installed(requirements: Iterable[str]) -> set[Path]:
 
 def _name(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            found += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue
-    return found

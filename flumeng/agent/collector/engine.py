@@ -37,9 +37,6 @@ WARM_SECONDS = 45.0
 """Idle Python workers end after 60 s."""
 FIRST_WARM_UP_SECONDS = 10.0
 """Longest wait of a batch for a first warm-up under way."""
-REHEARSALS = 20
-"""Empty jobs of a standby: Java compiles what it runs often, so the first batch takes half as long.
-"""
 IDLE_WORKERS = 2
 """Python workers without tasks, of about 60 MB each; a small batch needs no more."""
 NAMED = 3
@@ -55,7 +52,6 @@ class SparkEngine:
         self._warm_workers = 0
         self._warm_until = 0.0
         self._warming = threading.Lock()
-        self._rehearsals = 0
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
         if not self._warm_modules and self._warming.acquire(timeout=FIRST_WARM_UP_SECONDS):
@@ -77,13 +73,9 @@ class SparkEngine:
         self._driver.cancel(job)
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Keep Python workers running, with ``pipeline``'s modules imported, and Spark's code
-        compiled."""
+        """Keep Python workers running, with ``pipeline``'s modules imported."""
         assert isinstance(pipeline, SparkPipeline)
         self._warm(pipeline.modules, self._driver.parallelism)
-        while self._rehearsals < REHEARSALS:
-            self._rehearsals += 1
-            self._import(pipeline.modules, self._driver.parallelism)
 
     def stay_warm(self) -> None:
         """Do as ``warm_up`` without a pipeline, in few Python workers; the first time in one, since
@@ -99,16 +91,13 @@ class SparkEngine:
             if ready and time.monotonic() < self._warm_until:
                 return
             every = self._warm_modules | modules
-            self._import(every, workers)
+            try:
+                with self._driver.job("warm-up", "keeps Python workers ready"):
+                    self._run([Imports(tuple(sorted(every)))] * workers)
+            except Exception as error:
+                raise one_line(error) from error
             self._warm_modules, self._warm_workers = every, workers
             self._warm_until = time.monotonic() + WARM_SECONDS
-
-    def _import(self, modules: frozenset[str], workers: int) -> None:
-        try:
-            with self._driver.job("warm-up", "keeps Python workers ready"):
-                self._run([Imports(tuple(sorted(modules)))] * workers)
-        except Exception as error:
-            raise one_line(error) from error
 
     def _write_units(self, works: Sequence[Work]) -> list[Outcome]:
         parts = [_Part.of(work) for work in works]

@@ -47,11 +47,12 @@ SAME_VERSION = f"does it run Spark {pyspark.__version__}?"
 REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
 DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseSerialGC"
-"""Parallel collection saves no time with so little memory, and takes 20 MB more. With G1, Spark SQL
-needs a third more processor time."""
-HEAP_PARTS = "-Xms64m -Xmn48m"
-"""What the heap has at first, and for new objects. Java's defaults, a 64th of the host's memory and
-a third of the heap, fill with garbage and save no processor time."""
+"""In so small a heap the parallel collector takes 20 MB more. With G1, Java's default, Spark SQL
+needs more processor time than with the parallel one."""
+HEAP_SIZES = "-Xms144m -Xmn48m"
+"""Initial size of the heap, and size of its young generation. An idle session keeps 54 MB of
+objects. Java's defaults are a 64th of the host's memory and a third of the heap; garbage fills
+them."""
 LATE_COMPILER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -139,7 +140,7 @@ def start(
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
     java_options = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging}"
     java_options = f"{java_options} -XX:-UsePerfData {garbage_collector(os.environ)}"
-    java_options = f"{java_options} {HEAP_PARTS} {LATE_COMPILER}"
+    java_options = f"{java_options} {HEAP_SIZES} {LATE_COMPILER}"
     if more_java_options:
         java_options = f"{java_options} {more_java_options}"
     settings = {

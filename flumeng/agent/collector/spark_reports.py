@@ -81,8 +81,8 @@ class AccumulatedReports:
     def results(
         self, source: DataFrame, stage: Stage, schema: pa.Schema, *, reusable: bool
     ) -> list[Row]:
-        sealed, pickled = self._sealed, Pickled.of(stage)
-        if sealed is None or not reusable or pickled.broadcasts:
+        sealed = self._sealed
+        if sealed is None or not reusable or (pickled := Pickled.of(stage)).broadcasts:
             return self.rows(source, stage, schema).collect()
         plans = self._whole.setdefault(source, {})
         if schema not in plans:
