@@ -276,6 +276,25 @@ def test_gateway_keeps_leases_of_other_sites_and_changes_nothing_else(
         gateway.children(paths.audits())
 
 
+def test_gateway_has_its_rights_once_access_lists_are_those_of_this_version(
+    admin: Store, sessions: Sessions
+) -> None:
+    assert isinstance(admin, AccessStore)
+    znodes = ["/", *admin.znodes()]
+    lists = dict(zip(znodes, admin.access_lists(znodes), strict=True))
+    admin.set_access_lists(
+        {
+            path: tuple(entry for entry in entries if "CN=gateway" not in entry[0])
+            for path, entries in lists.items()
+            if entries is not None
+        }
+    )
+    with pytest.raises(ForbiddenError, match="schema verify --fix"):
+        sessions.of("gateway")
+    assert set_access(admin) > 10
+    assert sessions.of("gateway").read(paths.cluster()) is not None
+
+
 def test_collector_keeps_no_leases_of_other_sites(admin: Store, sessions: Sessions) -> None:
     assert admin.connected
     collector = sessions.of("collector")
