@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,13 +15,15 @@ import pyarrow as pa
 
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
-from flumeng.config.policy import Policy
+from flumeng.agent.gateway.limits import Limits
+from flumeng.config.policy import Policy, Subscriber
+from flumeng.config.policy_file import PolicyFile
 from flumeng.control.commands.cursors import require_readable
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import DeniedError, NotServedError
 from flumeng.journal.serving import wire
-from flumeng.journal.serving.access import Access, Peer
+from flumeng.journal.serving.access import ALL_FLOWS, Access, Peer
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.gateway_wire import LeaseRequest, PositionsRequest, parse
 from flumeng.journal.serving.service import Service
@@ -40,6 +43,7 @@ WAITS_AT_ONCE = 64
 READS_AT_ONCE = 64
 STILL_SECONDS = 120.0
 PEER_SHARE = 0.75
+EVERYTHING = Subscriber((ALL_FLOWS,))
 
 _idle: ConnectionPool[str, JournalClient] = ConnectionPool()
 
@@ -55,12 +59,14 @@ class GatewayServer(Service):
         store: Store,
         watch: FlowWatch,
         *,
-        policy: Policy,
+        policy: Policy | PolicyFile,
         keystore: Keystore | None = None,
     ) -> None:
         self._store = store
         self._watch = watch
         self._leases = Leases(store)
+        self._policy = policy
+        self._limits = Limits()
         self._sent: Counter[tuple[str, str]] = Counter()
         self._running = 0
         self._counting = threading.Lock()
@@ -125,10 +131,7 @@ class GatewayServer(Service):
     def _require(self, peer: Peer, flow: str) -> str:
         """Return this site's name. Raises DeniedError, and UserError for an unreadable flow."""
         if not peer.may_read(flow):
-            raise DeniedError(
-                f"the gateway's policy file does not let {peer.identity} read the flow {flow}: "
-                "name it in `subscribers` there"
-            )
+            raise DeniedError(_denial(peer, flow))
         checked_at, site = self._checked.get(flow, (0.0, ""))
         if time.monotonic() - checked_at < CHECK_SECONDS:
             return site
@@ -155,11 +158,16 @@ class GatewayServer(Service):
                 f"{READS_AT_ONCE} reads run at this gateway, or too many are yours"
             )
         of = (peer.identity.name if peer.identity else "", flow_of(ticket.journal))
+        site, ended = of[0] or ticket.choke.site, self.ended
         self._count(of, running=1)
         try:
-            with _client(address) as client:
+            with self._limits.stream(site, self._granted(peer), ended), _client(address) as client:
                 for batch in client.copy(ticket.journal, ticket.start, ticket.end):
-                    if self.ended.is_set():
+                    granted = self._granted(peer)
+                    if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
+                        raise DeniedError(_denial(peer, of[1]))
+                    self._limits.take(site, batch.nbytes, granted, ticket.choke, ended)
+                    if ended.is_set():
                         raise UnavailableError("the gateway is stopping")
                     yield batch
                     self._reading.moved(call)
@@ -168,10 +176,23 @@ class GatewayServer(Service):
             self._reading.leave(call)
             self._count(of, running=-1)
 
+    def _granted(self, peer: Peer) -> Subscriber:
+        """Return the rights and limits of a caller now; all but subscribers may read all."""
+        if peer.identity is None or peer.identity.role != "subscriber":
+            return EVERYTHING
+        return self._policy.subscriber(peer.identity.name)
+
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:
             self._sent[of] += sent
             self._running += running
+
+
+def _denial(peer: Peer, flow: str) -> str:
+    return (
+        f"the gateway's policy file does not let {peer.identity} read the flow {flow}: name it in "
+        "`subscribers` there"
+    )
 
 
 @contextmanager
