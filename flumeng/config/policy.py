@@ -31,7 +31,7 @@ from flumeng.platform.options.patterns import (
     split_query,
 )
 from flumeng.platform.options.problems import SpecError, nearest
-from flumeng.platform.options.quantities import check_absolute, check_address
+from flumeng.platform.options.quantities import LINK_RATES, check_absolute, check_address
 from flumeng.platform.options.texts import FILE_FORMATS, check_format, check_module
 from flumeng.platform.secrets import SecretBackend
 from flumeng.platform.security.identity import NAME
@@ -184,7 +184,7 @@ class Subscriber:
     bytes_per_second: int | None = option(
         doc="The rate at which the gateway sends events to it, over all its streams.",
         unit="bytes",
-        between=(1024, 2**40),
+        between=LINK_RATES,
         example="50 MB",
         default=None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
 from flumeng.agent.gateway.server import GatewayServer
+from flumeng.config import policy
 from flumeng.config.component import RemoteFlow
 from flumeng.config.policy import UNRESTRICTED, Policy
+from flumeng.config.policy_file import REREAD_SECONDS, PolicyFile
 from flumeng.connectors.api.finding import Before
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.connectors.journals.addresses import Addresses
@@ -49,6 +51,7 @@ from flumeng.platform.security import process
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.clock import Clock
 from tests.testkit.cluster import acks_of, add_journal, come_live, new_cluster
 from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore, RealZooKeeper
@@ -69,7 +72,7 @@ class Sites:
     """The site fra with a journal of 1000 events and two gateways, and the site nyc beside it."""
 
     folder: Path
-    policy: Policy = UNRESTRICTED
+    policy: Policy | PolicyFile = UNRESTRICTED
     keystore: Keystore | None = None
     certificates: Certificates = field(init=False)
     fra: FakeStore = field(default_factory=new_cluster)
@@ -311,6 +314,14 @@ def test_unknown_flow_has_its_sentence(sites: Sites) -> None:
 @pytest.fixture
 def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
     """The site fra is secured; nyc has a certificate of its authority, and reads ``web`` alone."""
+    with secured_sites(tmp_path, monkeypatch, Policy(subscribers={"nyc": ("web",)})) as made:
+        yield made
+
+
+@contextmanager
+def secured_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: Policy | PolicyFile
+) -> Iterator[Sites]:
     certificates = Certificates(tmp_path / "certificates", "fra")
     host = certificates.folder("node", "gateway", "collector")
     given = certificates.folder("subscriber", name="nyc")
@@ -318,9 +329,7 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
     (host / "sites" / "fra").symlink_to(given)
     monkeypatch.setenv(DIRECTORY, str(host))
     process.serve_as("gateway")
-    made = Sites(
-        tmp_path / "journal", Policy(subscribers={"nyc": ("web",)}), Keystore(host, "gateway")
-    )
+    made = Sites(tmp_path / "journal", allowed, Keystore(host, "gateway"))
     (tmp_path / "journal").mkdir(exist_ok=True)
     made.certificates = certificates
     addresses = [gateway.address for gateway in made.gateways]
@@ -338,6 +347,28 @@ def test_subscriber_reads_what_the_policy_grants(secured: Sites) -> None:
     foreign = Range("fra:app.n1.0.0a1b2c3d@site", 0, 1)
     with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow app"):
         next(secured.reader().read(foreign, secured.addresses))
+
+
+@pytest.mark.parametrize("revoked", ["{}", "{nyc: [app]}"])
+def test_revoked_flow_ends_a_running_read_and_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revoked: str
+) -> None:
+    path, clock = tmp_path / "node.yaml", Clock()
+    path.write_text("subscribers: {nyc: {flows: [web], bytes_per_second: 1MB}}")
+    file = PolicyFile(path, policy.load(path), clock)
+    with secured_sites(tmp_path, monkeypatch, file) as sites:
+        sites.append(300_000)
+        reading = sites.reader().read(Range(PARTITION, 0, 301_000), sites.addresses)
+        next(reading)
+        path.write_text(f"subscribers: {revoked}")
+        clock.now += REREAD_SECONDS
+        with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow web"):
+            list(reading)
+        with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow web"):
+            sites.finder().find(Before())
+        path.write_text("subscribers: {nyc: [web]}")
+        clock.now += REREAD_SECONDS
+        assert sites.read(0, 301_000).num_rows == 301_000
 
 
 def test_subscriber_without_a_grant_reads_no_watched_journal(secured: Sites) -> None:

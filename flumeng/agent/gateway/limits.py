@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flumeng.config.policy import Subscriber
+from flumeng.journal.log.errors import ThrottledError
 from flumeng.journal.serving.wire import NO_CHOKE, Choke
-from flumeng.platform.errors import UnavailableError
 from flumeng.platform.rate_limit import RateLimit
 
 PATIENCE_SECONDS = 5.0
@@ -86,13 +86,13 @@ class Limits:
 
     @contextmanager
     def stream(self, site: str, granted: Subscriber, ended: threading.Event) -> Iterator[None]:
-        """Hold one of the site's streams; waits for one. Raises UnavailableError."""
+        """Hold one of the site's streams; waits for one. Raises ThrottledError."""
         of = self._site(site)
         until = self._clock() + MOST_SECONDS
         with of.changed:
             while granted.streams is not None and of.streams >= granted.streams:
                 if ended.is_set() or self._clock() >= until:
-                    raise UnavailableError(
+                    raise ThrottledError(
                         f"subscriber {site} reads {of.streams} streams at once, as many as the "
                         "gateway's policy file allows (`streams`)"
                     )
@@ -113,7 +113,7 @@ class Limits:
         choke: Choke = NO_CHOKE,
         ended: threading.Event | None = None,
     ) -> None:
-        """Wait until a stream may send ``nbytes``. Raises UnavailableError after MOST_SECONDS."""
+        """Wait until a stream may send ``nbytes``. Raises ThrottledError after MOST_SECONDS."""
         ended = ended or threading.Event()
         if choke.bytes_per_second:
             bucket = self._flow(site, choke.reader)
@@ -135,7 +135,13 @@ class Limits:
             return self._flows.setdefault((site, reader), _Bucket(self._clock))
 
 
-def _late(who: str, rate: float) -> UnavailableError:
-    return UnavailableError(
+def lowest_rate(granted: Subscriber, choke: Choke) -> int:
+    """Return the lowest rate that limits a stream; 0 without a limit."""
+    rates = (granted.bytes_per_second, choke.link_bytes_per_second, choke.bytes_per_second)
+    return min(filter(None, rates), default=0)
+
+
+def _late(who: str, rate: float) -> ThrottledError:
+    return ThrottledError(
         f"the limit of {who}, {rate:.0f} bytes/s, is used up by its other streams; reading goes on"
     )

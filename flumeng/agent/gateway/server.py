@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
-from flumeng.agent.gateway.limits import Limits
+from flumeng.agent.gateway.limits import Limits, lowest_rate
 from flumeng.config.policy import Policy, Subscriber
 from flumeng.config.policy_file import PolicyFile
 from flumeng.control.commands.cursors import require_readable
@@ -43,6 +43,7 @@ WAITS_AT_ONCE = 64
 READS_AT_ONCE = 64
 STILL_SECONDS = 120.0
 PEER_SHARE = 0.75
+PIECE_SECONDS = 0.25
 EVERYTHING = Subscriber((ALL_FLOWS,))
 
 _idle: ConnectionPool[str, JournalClient] = ConnectionPool()
@@ -166,12 +167,13 @@ class GatewayServer(Service):
                     granted = self._granted(peer)
                     if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
                         raise DeniedError(_denial(peer, of[1]))
-                    self._limits.take(site, batch.nbytes, granted, ticket.choke, ended)
-                    if ended.is_set():
-                        raise UnavailableError("the gateway is stopping")
-                    yield batch
-                    self._reading.moved(call)
-                    self._count(of, sent=batch.nbytes)
+                    for part in pieces(batch, lowest_rate(granted, ticket.choke)):
+                        self._limits.take(site, part.nbytes, granted, ticket.choke, ended)
+                        if ended.is_set():
+                            raise UnavailableError("the gateway is stopping")
+                        yield part
+                        self._reading.moved(call)
+                        self._count(of, sent=part.nbytes)
         finally:
             self._reading.leave(call)
             self._count(of, running=-1)
@@ -186,6 +188,15 @@ class GatewayServer(Service):
         with self._counting:
             self._sent[of] += sent
             self._running += running
+
+
+def pieces(frames: pa.RecordBatch, rate: int) -> Iterator[pa.RecordBatch]:
+    """Cut frames into batches of about ``PIECE_SECONDS`` at ``rate`` bytes/s; 0: one batch."""
+    at_once = frames.num_rows
+    if rate and frames.nbytes > rate * PIECE_SECONDS:
+        at_once = max(1, int(at_once * rate * PIECE_SECONDS / frames.nbytes))
+    for start in range(0, frames.num_rows, max(1, at_once)):
+        yield frames.slice(start, at_once)
 
 
 def _denial(peer: Peer, flow: str) -> str:

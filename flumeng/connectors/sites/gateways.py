@@ -65,17 +65,18 @@ class Gateways:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The gateways; the one that answered last comes first."""
-        record = self._site_record()
+        record = self.site_record()
         return tuple(sorted(record.gateways, key=lambda address: address != self._first))
 
     def proof(self) -> Proof | None:
-        return proof_for(self._site, self._site_record())
+        return proof_for(self._site, self.site_record())
 
     def close(self) -> None:
         with self._lock:
             self._drop()
 
-    def _site_record(self) -> Site:
+    def site_record(self) -> Site:
+        """Return the site, read every few seconds. Raises UserError for an unknown one."""
         if self._record is None or self._clock() - self._read_at >= REREAD_SECONDS:
             found = self._store.read(paths.site(self._site))
             if found is None:

@@ -19,6 +19,7 @@ from flumeng.journal.log.errors import (
     NotServedError,
     TapDeniedError,
     TapsBusyError,
+    ThrottledError,
 )
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
@@ -40,6 +41,7 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("taps-busy", TapsBusyError),
     ("denied", DeniedError),
     ("bad-request", UserError),
+    ("throttled", ThrottledError),
     ("not-served", NotServedError),
     ("below-floor", BelowFloorError),
     ("above-safe", AboveSafeError),

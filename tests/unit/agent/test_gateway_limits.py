@@ -10,8 +10,8 @@ import pytest
 from flumeng.agent.gateway import limits
 from flumeng.agent.gateway.limits import Limits
 from flumeng.config.policy import Subscriber
+from flumeng.journal.log.errors import ThrottledError
 from flumeng.journal.serving.wire import Choke
-from flumeng.platform.errors import UnavailableError
 from tests.testkit.waiting import wait_for
 
 FREE = Subscriber(("*",))
@@ -105,7 +105,7 @@ def test_stream_beyond_the_limit_waits_for_a_place(monkeypatch: pytest.MonkeyPat
             entered.append("another site")
         monkeypatch.setattr(limits, "MOST_SECONDS", 0.0)
         with (
-            pytest.raises(UnavailableError, match="reads 1 streams at once"),
+            pytest.raises(ThrottledError, match="reads 1 streams at once"),
             shared.stream("nyc", one, ended),
         ):
             pass
@@ -119,7 +119,7 @@ def test_stream_that_waits_too_long_is_told_the_limit(monkeypatch: pytest.Monkey
     choke = Choke("nyc", "copy", bytes_per_second=KIB)
     shared.take("nyc", 100 * KIB, FREE, choke)
     monkeypatch.setattr(limits, "MOST_SECONDS", 0.05)
-    with pytest.raises(UnavailableError, match="limit of flow copy of nyc, 1024 bytes/s"):
+    with pytest.raises(ThrottledError, match="limit of flow copy of nyc, 1024 bytes/s"):
         shared.take("nyc", KIB, FREE, choke)
 
 
@@ -128,5 +128,5 @@ def test_wait_ends_with_the_server() -> None:
     choke = Choke("nyc", "copy", bytes_per_second=KIB)
     shared.take("nyc", 100 * KIB, FREE, choke)
     ended.set()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(ThrottledError):
         shared.take("nyc", KIB, FREE, choke, ended)

@@ -26,7 +26,7 @@ def test_both_forms_of_a_subscriber_are_read() -> None:
     ("given", "words"),
     [
         ("{bytes_per_second: 50MB}", 'subscribers.nyc: missing "flows"'),
-        ("{flows: [web], bytes_per_second: 1}", "expected at least 1024 bytes"),
+        ("{flows: [web], bytes_per_second: 1}", "expected at least 65536 bytes"),
         ("{flows: [web], streams: 0}", "expected at least 1"),
         ("{flows: [web], rate: 1}", "unknown option"),
         ("{flows: ['a b']}", "expected the name of a flow"),
