@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -14,10 +18,11 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.agent.gateway import limits
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
 from flumeng.agent.gateway.server import GatewayServer
-from flumeng.config import policy
+from flumeng.config import parse_flow, policy
 from flumeng.config.component import RemoteFlow
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.config.policy_file import REREAD_SECONDS, PolicyFile
@@ -412,6 +417,76 @@ def test_port_without_gateway_does_not_hang(sites: Sites) -> None:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         add_site(Operator(sites.nyc, *BY), "fra", [address, sites.gateways[0].address], "")
         assert sites.finder().find(Before()).offers
+
+
+def choked(sites: Sites, *, link: int = 0, of_flow: int = 0) -> SiteReader:
+    """The reader of a flow with these limits, as an executor gets it."""
+    addresses = [gateway.address for gateway in sites.gateways]
+    add_site(Operator(sites.nyc, *BY), "fra", addresses, "", bytes_per_second=link)
+    limit = f", bytes_per_second: {of_flow}" if of_flow else ""
+    reader = SiteInput(sites.nyc).reader(parse_flow(COPY.replace("name: web", f"name: web{limit}")))
+    made = pickle.loads(pickle.dumps(reader))
+    assert isinstance(made, SiteReader)
+    return made
+
+
+@pytest.mark.parametrize("given", [{"link": 2**20}, {"of_flow": 2**20}])
+def test_gateway_keeps_to_the_limits_of_a_reader(sites: Sites, given: dict[str, int]) -> None:
+    """Two streams share them; each event arrives once all the same."""
+    sites.append(100_000)
+    reader = choked(sites, **given)
+    stored = sum(
+        frames.nbytes
+        for frames in JournalClient(sites.server.address).copy(J, 0, sites.journal.next_seq)
+    )
+    found: list[int] = []
+
+    def read(start: int, end: int) -> None:
+        for batch in reader.read(Range(PARTITION, start, end), sites.addresses):
+            found.extend(batch.column("seq").to_pylist())
+
+    end = sites.journal.next_seq
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(read, (0, end // 2), (end // 2, end)))
+    seconds = time.monotonic() - began
+    assert sorted(found) == list(range(end))
+    assert stored > 2**21, "the limit holds up the read"
+    assert seconds >= stored / 2**20 - 1.5, "the bucket may be overdrawn by a piece a stream"
+
+
+def test_reader_that_is_throttled_goes_on_at_the_same_gateway(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway's answer after its longest wait is no failure of the read."""
+    monkeypatch.setattr(limits, "MOST_SECONDS", 0.05)
+    sites.append(30_000)
+    reader = choked(sites, link=2**18)
+    answers: list[int] = []
+    for batch in reader.read(Range(PARTITION, 0, 31_000), sites.addresses):
+        answers.append(batch.num_rows)
+    assert sum(answers) == 31_000
+    sent = [sum(r.value for r in g.readings() if r.labels) for g in sites.gateways]
+    assert sent[0] > 0 == sent[1], "the other gateway has a bucket of its own"
+
+
+def test_input_rests_outside_of_the_windows_of_flow_and_site(sites: Sites) -> None:
+    moment = datetime(2026, 12, 7, 20, tzinfo=UTC)
+    night = "22:00-06:00 Europe/Berlin"
+    of = SiteInput(sites.nyc, lambda: moment)
+    own = of.positions(lambda: None)
+    own.open(parse_flow(COPY.replace("name: web", f"name: web, at: '{night}'")))
+    other = of.positions(lambda: None)
+    other.open(parse_flow(COPY))
+    wait_for(lambda: PARTITION in other.of([PARTITION]), "the end is known at any time")
+    assert (own.rests(), other.rests()) == (True, False)
+    addresses = [gateway.address for gateway in sites.gateways]
+    add_site(Operator(sites.nyc, *BY), "fra", addresses, "", at=night)
+    wait_for(other.rests, "the site's window is read within seconds")
+    moment += timedelta(hours=1)
+    assert (own.rests(), other.rests()) == (False, False)
+    for positions in (own, other):
+        positions.close()
 
 
 def test_full_journal_gives_up_what_only_another_site_has_not_read(sites: Sites) -> None:
