@@ -6,7 +6,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -53,9 +53,12 @@ from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.security import process
+from flumeng.platform.security.authority import Authority, new_authority
 from flumeng.platform.security.credentials import Keystore
-from flumeng.platform.security.roles import DIRECTORY
-from tests.testkit.certificates import CLUSTER, Certificates
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity
+from flumeng.platform.security.roles import DIRECTORY, Role
+from tests.testkit.certificates import CLUSTER, HOSTS, Certificates
 from tests.testkit.clock import Clock
 from tests.testkit.cluster import acks_of, add_journal, come_live, new_cluster
 from tests.testkit.journal import numbered_events
@@ -402,8 +405,90 @@ def test_failed_handshake_has_its_sentence(secured: Sites, tmp_path: Path) -> No
     (identity / "sites" / "fra").symlink_to(other.folder("subscriber", name="nyc"))
     fingerprint = fingerprints(other.authority.pem)[0]
     add_site(Operator(secured.nyc, *BY), "fra", secured.addresses.split(","), fingerprint)
-    with pytest.raises(UnavailableError, match="do not accept each other's certificates"):
+    with pytest.raises(
+        UnavailableError, match=r"gateway \S+ has a certificate of another authority"
+    ):
         secured.finder().find(Before())
+
+
+def issued(
+    sites: Sites,
+    role: Role,
+    *,
+    begins: float,
+    authority: Authority | None = None,
+    hosts: Sequence[str] = HOSTS,
+) -> None:
+    """Replace a certificate by one that begins so many days from now, and is valid for 9."""
+    own = Path(os.environ[DIRECTORY])
+    folder = own / "sites" / "fra" if role == "subscriber" else own
+    identity = Identity("fra", role, "nyc" if role == "subscriber" else "n1")
+    by = authority or sites.certificates.authority
+    pair = by.issue(identity, hosts, days=9, now=utc_now() + timedelta(days=begins))
+    keystore = Keystore(folder, role)
+    keystore.key.write_bytes(pair.key)
+    keystore.certificate.write_bytes(pair.certificate)
+
+
+@pytest.mark.parametrize(
+    ("role", "begins", "sentence"),
+    [
+        ("gateway", -10, r"certificate of gateway \S+ has expired by this host's clock"),
+        ("gateway", 1, r"certificate of gateway \S+ is not valid yet by this host's clock"),
+        ("subscriber", -10, "this subscriber's certificate for site fra expired at"),
+        ("subscriber", 1, "this subscriber's certificate for site fra is valid from .* on, but"),
+    ],
+)
+def test_certificate_that_is_not_valid_now_is_named(
+    secured: Sites, role: Role, begins: float, sentence: str
+) -> None:
+    issued(secured, role, begins=begins)
+    gateway = secured.gateway() if role == "gateway" else secured.gateways[0]
+    fingerprint = fingerprints(secured.certificates.authority.pem)[0]
+    add_site(Operator(secured.nyc, *BY), "fra", [gateway.address], fingerprint)
+    with pytest.raises(UnavailableError, match=f"no gateway of site fra answers: .*{sentence}"):
+        secured.finder().find(Before())
+    with pytest.raises(UnavailableError, match=sentence):
+        next(secured.reader().read(Range(PARTITION, 0, 10), gateway.address))
+
+
+@pytest.mark.parametrize(
+    ("role", "hosts", "sentence"),
+    [
+        ("gateway", HOSTS, r"gateway \S+ has a certificate of another authority"),
+        ("gateway", ("gw.example",), r"certificate of gateway \S+ is for other names"),
+        ("subscriber", HOSTS, "certificate for site fra is of another authority than its ca.pem"),
+    ],
+)
+def test_foreign_certificate_is_named(
+    secured: Sites, role: Role, hosts: tuple[str, ...], sentence: str
+) -> None:
+    other = None if hosts != HOSTS else new_authority("fra", utc_now())
+    issued(secured, role, begins=0, authority=other, hosts=hosts)
+    gateway = secured.gateway() if role == "gateway" else secured.gateways[0]
+    fingerprint = fingerprints(secured.certificates.authority.pem)[0]
+    add_site(Operator(secured.nyc, *BY), "fra", [gateway.address], fingerprint)
+    with pytest.raises(UnavailableError, match=sentence):
+        secured.finder().find(Before())
+
+
+@pytest.mark.parametrize(
+    ("differs", "sentence"),
+    [
+        (86_400.0, "a gateway of site fra is 24 hours behind this host's"),
+        (-86_400.0, "a gateway of site fra is 24 hours ahead of this host's"),
+        (-300.0, "a gateway of site fra is 5 minutes ahead of this host's"),
+    ],
+)
+def test_clocks_that_differ_are_reported_and_nothing_stops(
+    sites: Sites, differs: float, sentence: str
+) -> None:
+    apply_copy(sites)
+    finder = SiteFinder(REMOTE, sites.nyc, "copy", wall=lambda: time.time() + differs)
+    task = DiscoveryTask(sites.nyc, "copy", 1, [finder])
+    assert sentence in task.discover().trouble
+    assert list(task.partitions) == [PARTITION]
+    assert "clock" not in sites.discovery().discover().trouble
 
 
 def test_lease_of_another_site_is_refused(secured: Sites) -> None:
@@ -466,8 +551,8 @@ def test_reader_that_is_throttled_goes_on_at_the_same_gateway(
     for batch in reader.read(Range(PARTITION, 0, 31_000), sites.addresses):
         answers.append(batch.num_rows)
     assert sum(answers) == 31_000
-    sent = [sum(r.value for r in g.readings() if r.labels) for g in sites.gateways]
-    assert sent[0] > 0 == sent[1], "the other gateway has a bucket of its own"
+    sent = [[each for each in it.readings() if each.labels] for it in sites.gateways]
+    assert [len(each) for each in sent] == [1, 0], "the other gateway has a bucket of its own"
 
 
 def test_input_rests_outside_of_the_windows_of_flow_and_site(sites: Sites) -> None:
@@ -540,9 +625,9 @@ def test_gateway_of_a_secured_cluster_may_hold_leases(
         apply_flow(Operator(admin, *BY), WEB)
         add_journal(admin, J)
         with closing(connect(address, roles=["gateway"])) as store:
-            kept = Leases(store)
+            kept = Leases(store, lambda: 1000.0)
             request = LeaseRequest("web", "nyc", "copy", 600.0, {J: 3})
             first = kept.renew("fra", "nyc", request)
             again = msgspec.structs.replace(request, acks={J: 7}, id=first.id)
-            assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id)
+            assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id, time=1000.0)
         assert acks_of(admin, "web", "nyc:copy") == {J: 7}

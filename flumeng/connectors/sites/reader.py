@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.connectors.api.ranged import Range, Split
+from flumeng.connectors.sites.handshakes import plain
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log.errors import ThrottledError
@@ -21,6 +22,7 @@ from flumeng.journal.serving.wire import NO_CHOKE, Choke
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
+from flumeng.platform.security.expiry import utc_now
 
 if TYPE_CHECKING:
     from flumeng.connectors.sites.gateways import Gateways
@@ -95,10 +97,11 @@ class SiteReader:
                 return
             except ThrottledError:  # after a wait at the gateway: no fault, and nowhere else faster
                 continue
-            except UnavailableError:
+            except UnavailableError as error:
                 failures = failures + 1 if seq == began else 1
                 if failures >= len(gateways) and seq == began:
-                    raise
+                    why = plain(str(error), self.site, proof, utc_now())
+                    raise UnavailableError(why) from error
 
     def _marked(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
         """Add the passed sites; drop events that this site has sent."""
