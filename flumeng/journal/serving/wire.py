@@ -35,6 +35,7 @@ FLOW_POSITIONS = "flow-positions"
 LEASE = "lease"
 MAX_TICKET_BYTES = 16_384
 """Large, since a token contains its signer's certificates."""
+MOST_RATE = 2**40
 # Names of errors on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("tap-denied", TapDeniedError),
@@ -135,4 +136,8 @@ def parse_ticket(ticket: bytes) -> Ticket:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
     if not isinstance(token, str):
         raise UserError("a ticket's token must be a string")
+    if not all(
+        0 <= rate <= MOST_RATE for rate in (choke.bytes_per_second, choke.link_bytes_per_second)
+    ):
+        raise UserError(f"a ticket's rates are 0 to {MOST_RATE} bytes/s")
     return Ticket(name, start, end, tapped, token, choke)
