@@ -4,7 +4,7 @@ poll."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -21,6 +21,7 @@ from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
 from flumeng.journal.serving.wire import Choke
 from flumeng.platform.options.windows import parse_hours
+from zkschema.records import Site
 
 REPEAT_SECONDS = 0.02
 GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
@@ -75,17 +76,17 @@ class SiteInput:
 
 
 class SitePositions(WatchedPositions):
-    """Also ``Resting``, outside of the windows of the flow and of its site."""
+    """Also ``Paced``, by the limits of the flow and of its site."""
 
     def __init__(self, of: SiteInput, probes: Probes, wake: Callable[[], None]) -> None:
         super().__init__(probes, wake)
         self._input = of
-        self._at = ""
+        self._remote: RemoteFlow | None = None
 
     def open(self, spec: FlowSpec) -> None:
         self.close()
         remote = remote_of(spec)
-        self._at = remote.at if remote else ""
+        self._remote = remote
         self._reader = self._input.reader(spec)
         self._watcher = (
             self._input.watcher(remote, reports_gaps=spec.dead_letters is not None)
@@ -94,9 +95,18 @@ class SitePositions(WatchedPositions):
         )
 
     def rests(self) -> bool:
-        windows = [self._at, self._watcher.at if isinstance(self._watcher, _Watcher) else ""]
         now = self._input.now()
+        windows = (limits.at for limits in self._limits())
         return not all(parse_hours(text).is_open(now) for text in windows if text)
+
+    def rate(self) -> int:
+        return min(filter(None, (it.bytes_per_second for it in self._limits())), default=0)
+
+    def _limits(self) -> Iterator[RemoteFlow | Site]:
+        if self._remote is not None:
+            yield self._remote
+        if isinstance(self._watcher, _Watcher) and self._watcher.site is not None:
+            yield self._watcher.site
 
     def describe(self, standstill: Standstill) -> str:
         return described(standstill, _TEXTS, source=source_of(standstill.partition))
@@ -110,14 +120,14 @@ class _Watcher(EndWatcher[Reach]):
         self._gateways = gateways
         self._remote = remote
         self._reports_gaps = reports_gaps
-        self.at = ""
-        """The window of the site's record, as last read."""
+        self.site: Site | None = None
+        """The site's record, as last read."""
         self._asked: frozenset[str] = frozenset()
         self._seen = ""
 
     def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
         seen, self._seen = self._seen if partitions == self._asked else "", ""
-        self.at = self._gateways.site_record().at
+        self.site = self._gateways.site_record()
         found = self._gateways.positions(self._remote.flow, seen, WAIT_SECONDS if seen else 0.0)
         self._asked, self._seen = partitions, found.seen
         address = ",".join(self._gateways.addresses)
