@@ -132,16 +132,34 @@ def signing_key(file: Path) -> None:
 @authority_option
 @to_option
 @host_option
+@click.option(
+    "--role",
+    "node_roles",
+    multiple=True,
+    type=click.Choice(list(enrolment.OF_NODE_ROLES)),
+    default=("ingest", "collect", "replica"),
+    show_default=True,
+    help="As for `node run`: the host gets no certificates of other roles; may be given again.",
+)
 @days_option
 def enroll(
-    name: str, *, authority: Path, folder: Path | None, hosts: tuple[str, ...], days: float
+    name: str,
+    *,
+    authority: Path,
+    folder: Path | None,
+    hosts: tuple[str, ...],
+    node_roles: tuple[str, ...],
+    days: float,
 ) -> None:
     """Issue or renew the certificates for the host of node NODE.
 
     Run it where the authority is, copy the directory to the host, and start the node with
     `FLUMENG_IDENTITY` set to its path there. Processes load renewed files automatically.
     """
-    fill(authority, folder or Path(name), enrolment.HOST_ROLES, name, hosts=hosts, days=days)
+    needed = [role for given in node_roles for role in enrolment.OF_NODE_ROLES[given]]
+    fill(
+        authority, folder or Path(name), tuple(dict.fromkeys(needed)), name, hosts=hosts, days=days
+    )
 
 
 @secure.command()

@@ -28,7 +28,7 @@ SECURED = "acl"
 """The feature of a tree whose znodes have access lists."""
 PERMISSIONS = "rwcda"
 """Read, write; create and delete children; change the list itself."""
-GROUPS = ("master", "discovery", "collector", "executor", "viewer")
+GROUPS = ("master", "discovery", "collector", "executor", "gateway", "viewer")
 """Roles that lists name as such: all processes of one have the same rights, without admission."""
 NAMED = ("node", "operator", "subscriber")
 ANY_OPERATOR = "any-operator"
@@ -161,6 +161,8 @@ def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> I
         yield "own-member", named["{member}"]
     if "{cursor}" in named:
         yield from _not_expelled("own-subscriber", [named["{cursor}"]], secured)
+        if ":" in named["{cursor}"]:
+            yield "site-gateway", "gateway"
     cursor = named.get("{cursor}", CURSOR_MAIN)
     flow = named.get("{flow}") if cursor == CURSOR_MAIN else cursor
     if "{journal}" in named:

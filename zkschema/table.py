@@ -28,9 +28,9 @@ KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}")
 
-EVERYONE = "master node discovery collector executor any-operator viewer subscriber"
+EVERYONE = "master node discovery collector executor gateway any-operator viewer subscriber"
 NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"
-"""Readers of znodes that nodes do not read, except the node that the path names."""
+"""Readers of znodes that neither gateways nor nodes read, except the node that the path names."""
 
 ROWS: list[Row[Record]] = []
 
@@ -41,7 +41,8 @@ class Access:
     separated by blanks. ``own-ROLE`` is the member that the path names (``own-member``: of any
     role), ``own-operator`` an operator of the named flow. ``operator`` is one of all flows,
     ``any-operator`` also one of some. ``primary-node`` leads the named journal, ``replica-node``
-    should hold a replica. Administrators may do everything, every role here may read, and ``admin``
+    should hold a replica. ``site-gateway`` are gateways if a site's flow reads with the named
+    cursor, ``SITE:FLOW``. Administrators may do everything, every role here may read, and ``admin``
     may change the list itself."""
 
     write: str = ""
@@ -282,15 +283,15 @@ acks = _folder(
     "/acks/{flow}",
     "operators",
     "the flow's cursors",
-    access=Access(create="collector own-operator subscriber", delete="operator master"),
+    access=Access(create="own-operator subscriber gateway", delete="operator master"),
 )
 cursor = _folder(
     "/acks/{flow}/{cursor}",
     "operators",
     "one cursor's acks",
     access=Access(
-        create="collector own-operator own-subscriber",
-        delete="collector discovery own-operator master own-subscriber",
+        create="collector own-operator own-subscriber site-gateway",
+        delete="collector discovery own-operator master own-subscriber site-gateway",
         read=NOT_NODES,
     ),
 )
@@ -301,8 +302,8 @@ ack = _row(
     "high-water mark: all below the offset is durably in every sink of the cursor",
     size_bytes=4 * KIB,
     access=Access(
-        write="collector own-operator own-subscriber",
-        read=NOT_NODES + " primary-node",
+        write="collector own-operator own-subscriber site-gateway",
+        read=NOT_NODES + " gateway primary-node",
         admin="master",
     ),
 )
@@ -310,7 +311,7 @@ leases = _folder(
     "/leases",
     "bootstrap",
     "readers that are not flows, for which journals are kept",
-    access=Access(create="collector subscriber", delete="operator master"),
+    access=Access(create="subscriber gateway", delete="operator master"),
 )
 lease = _row(
     "/leases/{flow}@{cursor}",
@@ -319,7 +320,7 @@ lease = _row(
     "the cursor of a reader that is not a flow, such as a Spark job: its name, and how long its "
     "unread events are kept; removed by masters when it is not renewed",
     size_bytes=4 * KIB,
-    access=Access(write="collector own-subscriber", read=NOT_NODES),
+    access=Access(write="own-subscriber site-gateway", read=NOT_NODES),
 )
 all_commits = _folder(
     "/commits",
@@ -437,7 +438,7 @@ journal = _row(
     size_bytes=16 * KIB,
     access=Access(
         write="own-node primary-node own-operator master",
-        read=NOT_NODES + " replica-node",
+        read=NOT_NODES + " gateway replica-node",
         admin="master",
     ),
 )
@@ -610,7 +611,8 @@ def to_markdown() -> str:
         "znodes, of the flow that reads with it. `operator` is one admitted for all flows, "
         "`any-operator` also one admitted for some. `primary-node` leads the journal, and "
         "`replica-node` is to hold a replica of it: masters keep these lists up to date with "
-        "the journals' records.",
+        "the journals' records. `site-gateway` are gateways, for cursors `SITE:FLOW`. `most` are all but nodes "
+        "and gateways.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",
@@ -619,11 +621,11 @@ def to_markdown() -> str:
     for pattern, access in (root, *((row.pattern, row.access) for row in ROWS)):
         roles = (access.write, access.create, access.delete)
         shown = (" ".join(role.split()).replace(" ", ", ") or "-" for role in roles)
-        readers = "all" if access.read == EVERYONE else "all but nodes"
+        readers = "all" if access.read == EVERYONE else "most"
         if "viewer" not in access.read:
             readers = access.read or "administrators"
         readers += ", own-node" if "own-node" in access.read and "{node}" in pattern else ""
-        for holder in ("primary-node", "replica-node"):
-            readers += f", {holder}" if holder in access.read else ""
+        for holder in ("gateway", "primary-node", "replica-node"):
+            readers += f", {holder}" if holder in access.read and readers != "all" else ""
         lines.append(f"| `{pattern}` | {' | '.join(shown)} | {readers} |")
     return "\n".join(lines) + "\n"

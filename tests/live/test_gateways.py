@@ -312,14 +312,14 @@ def test_unknown_flow_has_its_sentence(sites: Sites) -> None:
 def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
     """The site fra is secured; nyc has a certificate of its authority, and reads ``web`` alone."""
     certificates = Certificates(tmp_path / "certificates", "fra")
-    host = certificates.folder("node", "collector")
+    host = certificates.folder("node", "gateway", "collector")
     given = certificates.folder("subscriber", name="nyc")
     (host / "sites").mkdir()
     (host / "sites" / "fra").symlink_to(given)
     monkeypatch.setenv(DIRECTORY, str(host))
-    process.serve_as("collector")
+    process.serve_as("gateway")
     made = Sites(
-        tmp_path / "journal", Policy(subscribers={"nyc": ("web",)}), Keystore(host, "collector")
+        tmp_path / "journal", Policy(subscribers={"nyc": ("web",)}), Keystore(host, "gateway")
     )
     (tmp_path / "journal").mkdir(exist_ok=True)
     made.certificates = certificates
@@ -426,15 +426,14 @@ def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
 def test_gateway_of_a_secured_cluster_may_hold_leases(
     certificates: Certificates, secure_zookeeper: RealZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gateway has the certificate of a collector, which access lists let keep leases."""
-    monkeypatch.setenv(DIRECTORY, str(certificates.folder("admin", "collector", "node")))
+    monkeypatch.setenv(DIRECTORY, str(certificates.folder("admin", "gateway", "node")))
     address = f"{secure_zookeeper.address}/gateways"
     with closing(connect(address, roles=["admin"])) as admin:
         tree.init(admin)
         secure_cluster(Operator(admin, *BY), cluster=CLUSTER)
         apply_flow(Operator(admin, *BY), WEB)
         add_journal(admin, J)
-        with closing(connect(address, roles=["collector"])) as store:
+        with closing(connect(address, roles=["gateway"])) as store:
             kept = Leases(store)
             request = LeaseRequest("web", "nyc", "copy", 600.0, {J: 3})
             first = kept.renew("fra", "nyc", request)

@@ -36,7 +36,7 @@ sinks: [files: {{path: "{lake}"}}]
 class Secured:
     """A cluster with identities of its own authority: ZooKeeper, a master, and nodes as units."""
 
-    def __init__(self, folder: Path, name: str, nodes: list[str]) -> None:
+    def __init__(self, folder: Path, name: str, nodes: dict[str, list[str]]) -> None:
         folder.mkdir()
         self.folder, self.name = folder, name
         self.units = Units(folder / "units")
@@ -44,8 +44,9 @@ class Secured:
         self.run("cluster", "secure", "init", self.authority, "--cluster", name, zk=False)
         for role in ("zookeeper", "master"):
             self.issue("cluster", "secure", "issue", role, role, "--host", "127.0.0.1")
-        for node in nodes:
-            self.issue("node", "enroll", node, "--host", "127.0.0.1", "--host", "localhost")
+        for node, roles in nodes.items():
+            given = [word for role in roles for word in ("--role", role)]
+            self.issue("node", "enroll", node, *given, "--host", "127.0.0.1", "--host", "localhost")
         self.zookeeper = RealZooKeeper(folder / "zk", folder / "zookeeper")
         self.zookeeper.start()
         self.run("schema", "init")
@@ -101,9 +102,9 @@ class Secured:
 @pytest.fixture
 def sites(tmp_path: Path) -> Iterator[tuple[Secured, Secured]]:
     with ExitStack() as stack:
-        fra = Secured(tmp_path / "at-fra", "fra", ["gw1", "n1"])
+        fra = Secured(tmp_path / "at-fra", "fra", {"n1": ["ingest"]})
         stack.callback(fra.stop)
-        nyc = Secured(tmp_path / "at-nyc", "nyc", ["n1"])
+        nyc = Secured(tmp_path / "at-nyc", "nyc", {"n1": ["ingest", "collect"]})
         stack.callback(nyc.stop)
         yield fra, nyc
 
@@ -118,13 +119,15 @@ def test_read_another_site(sites: tuple[Secured, Secured], tmp_path: Path) -> No
         "gw1.fra.example": "127.0.0.1",
         "9000": port,
         "9003": port + 3,
-        "DATA": f"{tmp_path}/gw1 --policy {policy}",
+        "DATA": f"{tmp_path}/gw1-data --policy {policy}",
     }
     with HowTo("read-another-site", tmp_path, fra.environment, values) as page:
         text = (Path(__file__).parents[2] / "docs/how-to/read-another-site.md").read_text()
         policy.write_text(text.partition("policy file: `")[2].partition("`")[0])
         page.run("flumeng site name fra")
-        page.shell.run(f"export FLUMENG_IDENTITY={fra.folder / 'gw1'}", 10)
+        page.run("flumeng node enroll")
+        fra.run("schema", "secure", "--member", "node:gw1")
+        page.shell.run(f"export FLUMENG_IDENTITY={tmp_path / 'gw1'}", 10)
         log = page.begin("flumeng node run")
         page.shell.run(f"export FLUMENG_IDENTITY={fra.authority / 'admin'}", 10)
         page.run("flumeng cluster secure issue")

@@ -235,6 +235,74 @@ def test_collector_moves_acks_and_changes_no_plan(admin: Store, sessions: Sessio
     assert admin.read(ACK).value.offset == 6  # type: ignore[union-attr]
 
 
+def test_gateway_keeps_leases_of_other_sites_and_changes_nothing_else(
+    admin: Store, sessions: Sessions
+) -> None:
+    gateway = sessions.of("gateway", "gw1")
+    lease = records.Lease(holder="h", reader="r", keep_seconds=1.0, renewed=1.0)
+    folder, own = paths.cursor("web", "nyc:copy"), paths.ack("web", "nyc:copy", JOURNAL)
+    gateway.commit([Put(folder, None, ABSENT), Put(paths.lease("web", "nyc:copy"), lease, ABSENT)])
+    gateway.write(own, records.Ack(epoch=0, offset=1), ABSENT)
+    gateway.write(own, records.Ack(epoch=0, offset=2), ANY)
+    gateway.write(paths.lease("web", "nyc:copy"), replace(lease, renewed=2.0), ANY)
+    gateway.remove(own, ANY)
+    assert gateway.read(ACK).value.offset == 5  # type: ignore[union-attr]
+    assert acl_mismatches(admin, admin.dump()) == []
+    job = sessions.of("subscriber", "job")
+    job.commit(
+        [
+            Put(paths.cursor("web", "job"), None, ABSENT),
+            Put(paths.lease("web", "job"), lease, ABSENT),
+        ]
+    )
+    forbidden(gateway, paths.lease("web", "job"), replace(lease, keep_seconds=0.0))
+    forbidden(gateway, paths.ack("web", "job", JOURNAL), records.Ack(epoch=0, offset=9))
+    forbidden(gateway, ACK, records.Ack(epoch=9, offset=9999))
+    forbidden(gateway, paths.cluster(), records.Cluster(site="eve"))
+    forbidden(gateway, paths.flow("web"), records.Flow(revision=9))
+    forbidden(gateway, paths.flow("eve"), records.Flow(revision=1))
+    forbidden(gateway, paths.journal(JOURNAL), COPIED)
+    forbidden(gateway, paths.live_node("n1"), LIVE)
+    forbidden(gateway, paths.live_node("gw2"), LIVE)
+    forbidden(gateway, paths.status("n1"), records.NodeStatus(assignment_version=9))
+    forbidden(gateway, paths.plan("web"), records.Plan(epoch=9))
+    for path in (ACK, paths.lease("web", "job"), paths.lease("web", "nyc:copy"), folder):
+        with pytest.raises(ForbiddenError):
+            gateway.remove(path, ANY)
+    for path in (paths.plan("web"), paths.assignment("n1"), paths.partitions("web")):
+        with pytest.raises(ForbiddenError):
+            gateway.read(path)
+    with pytest.raises(ForbiddenError):
+        gateway.children(paths.audits())
+
+
+def test_gateway_has_its_rights_once_access_lists_are_those_of_this_version(
+    admin: Store, sessions: Sessions
+) -> None:
+    assert isinstance(admin, AccessStore)
+    znodes = ["/", *admin.znodes()]
+    lists = dict(zip(znodes, admin.access_lists(znodes), strict=True))
+    admin.set_access_lists(
+        {
+            path: tuple(entry for entry in entries if "CN=gateway" not in entry[0])
+            for path, entries in lists.items()
+            if entries is not None
+        }
+    )
+    with pytest.raises(ForbiddenError, match="schema verify --fix"):
+        sessions.of("gateway")
+    assert set_access(admin) > 10
+    assert sessions.of("gateway").read(paths.cluster()) is not None
+
+
+def test_collector_keeps_no_leases_of_other_sites(admin: Store, sessions: Sessions) -> None:
+    assert admin.connected
+    collector = sessions.of("collector")
+    lease = records.Lease(holder="h", reader="r", keep_seconds=1.0, renewed=1.0)
+    forbidden(collector, paths.lease("web", "nyc:copy"), lease)
+    forbidden(collector, paths.cursor("web", "nyc:copy"), None)
+
+
 def test_only_masters_remove_audit_entries_and_no_role_changes_them(
     admin: Store, sessions: Sessions
 ) -> None:

@@ -43,11 +43,11 @@ def main() -> int:
     logs.to_stderr("gateway")
     parent = Parent.take_stdio()
     processes.go_on_without_parent()
-    process.serve_as("collector")
+    process.serve_as("gateway")
     health = Health(STUCK_SECONDS, time.monotonic)
     try:
         allowed = policy.load(given.policy)
-        store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
+        store = ZooKeeperStore(given.zk, given.session_seconds, roles=["gateway"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
         server = GatewayServer(
             given.host, given.port, store, watch, policy=allowed, keystore=process.keystore()

@@ -431,9 +431,13 @@ class ZooKeeperStore:
             answer = _if_there(self._client.get_async(str(paths.schema())))
             schema = codec.decode(Schema, answer[0]) if answer else None
         except ForbiddenError:
+            remedy = (
+                "admits it with `flumeng schema secure --member ROLE:NAME`"
+                if named
+                else "gives a new role its rights with `flumeng schema verify --fix`"
+            )
             self._handler.failed(
-                "this certificate has no rights in the cluster: an administrator admits it with "
-                "`flumeng schema secure --member ROLE:NAME`"
+                f"this certificate has no rights in the cluster: an administrator {remedy}"
             )
             self.expelled = True
             self._greeted.set()

@@ -26,6 +26,7 @@ MAY: Mapping[Role, frozenset[str]] = {
     "collector": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
+    "gateway": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "node": frozenset({REPLICA}),
     "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE}),
     "viewer": _LOOK,

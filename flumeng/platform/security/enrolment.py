@@ -5,7 +5,7 @@ certificate. Filling a directory again, even in use, rotates its certificates.""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,8 +24,15 @@ from flumeng.platform.security.roles import Role
 KEY_FILE = "ca.key"
 CLUSTER_FILE = "cluster"
 HOST_ROLES: tuple[Role, ...] = ("node", "discovery", "collector", "executor")
-"""The roles of a host that runs a node; each of its processes proves only its own role."""
-SERVERS: frozenset[Role] = frozenset({"node", "discovery", "collector", "zookeeper"})
+"""The roles of a host whose node collects; each of its processes proves only its own role."""
+OF_NODE_ROLES: Mapping[str, tuple[Role, ...]] = {
+    "ingest": ("node",),
+    "collect": HOST_ROLES,
+    "replica": ("node",),
+    "gateway": ("node", "gateway"),
+}
+"""The roles of certificates that a node needs for each of its own roles."""
+SERVERS: frozenset[Role] = frozenset({"node", "discovery", "collector", "gateway", "zookeeper"})
 """Roles to which others connect, by a name that has to be in the certificate."""
 
 

@@ -16,6 +16,7 @@ Role = Literal[
     "discovery",
     "collector",
     "executor",
+    "gateway",
     "subscriber",
     "zookeeper",
 ]

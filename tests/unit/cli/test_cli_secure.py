@@ -73,6 +73,16 @@ def test_host_gets_the_certificates_of_its_processes(
     assert roles == ["node", "discovery", "collector", "executor"]
 
 
+def test_host_gets_no_certificates_of_roles_that_its_node_lacks(
+    shell: Shell, authority: Path, tmp_path: Path
+) -> None:
+    given = ("node", "enroll", "gw1", "--authority", authority, "--to", tmp_path / "gw1")
+    gateway = ("--role", "gateway", "--host", "gw1.example")
+    assert shell.run(*given, *gateway).exit_code == 0
+    certificates = {file.name for file in (tmp_path / "gw1").glob("*.pem")}
+    assert certificates == {"ca.pem", "node.pem", "gateway.pem"}
+
+
 def test_invalid_certificate_is_shown(shell: Shell, authority: Path, tmp_path: Path) -> None:
     to = tmp_path / "bob"
     issue = ("cluster", "secure", "issue", "viewer", "bob", "--authority", authority, "--to", to)

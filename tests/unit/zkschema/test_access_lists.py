@@ -91,7 +91,7 @@ def test_every_list_names_roles_and_members_and_mostly_admins_may_change_it(
     assert changers == ({"admin", "master"} if by_record else {"admin"})
     assert all("r" in may for may in entries.values())
     own = {f"own-{role}" for role in NAMED} | {"primary-node", "replica-node", "own-member"}
-    known = {*GROUPS, *NAMED, *own, "any-operator"}
+    known = {*GROUPS, *NAMED, *own, "any-operator", "site-gateway"}
     assert ROLES[row.pattern] <= known
 
 
@@ -100,6 +100,28 @@ def test_viewers_add_audit_entries_and_change_nothing_else() -> None:
         entries = dict(acl(filled(row.pattern), SECURED))
         assert entries["executor"] == "r", row.pattern
         assert entries["viewer"] == ("rc" if row is table.audits else "r"), row.pattern
+
+
+def test_gateway_changes_leases_and_cursors_of_other_sites_alone() -> None:
+    lists = {row.pattern: dict(acl(filled(row.pattern), SECURED)) for row in table.ROWS}
+    changed = {name for name, entries in lists.items() if entries.get("gateway", "r") != "r"}
+    assert changed == {"/acks/{flow}", "/leases"}
+    assert {lists[name]["gateway"] for name in changed} == {"rc"}
+    for own in ("/acks/web/main", f"/acks/web/job/{JOURNAL}", "/leases/web@job"):
+        assert dict(acl(own, SECURED)).get("gateway", "r") == "r"
+    assert dict(acl("/acks/web/nyc:copy", SECURED))["gateway"] == "rcd"
+    assert dict(acl(f"/acks/web/nyc:copy/{JOURNAL}", SECURED))["gateway"] == "rw"
+    assert dict(acl("/leases/web@nyc:copy", SECURED))["gateway"] == "rw"
+
+
+def test_gateway_reads_what_it_serves_and_no_plans_or_sites() -> None:
+    read = {r.pattern for r in table.ROWS if "gateway" in dict(acl(filled(r.pattern), SECURED))}
+    assert read == {
+        *("/schema", "/cluster", "/flows", "/flows/{flow}", "/flows/{flow}/revisions"),
+        *("/flows/{flow}/revisions/{number}", "/acks", "/acks/{flow}", "/leases", "/nodes"),
+        *("/acks/{flow}/{cursor}/{partition}", "/live", "/live/nodes", "/live/nodes/{node}"),
+        *("/journals", "/journals/{journal}"),
+    }
 
 
 def test_member_named_in_a_path_has_rights_on_it_and_no_other_member_has() -> None:
