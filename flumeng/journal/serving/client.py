@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from flumeng.journal.serving.proof import Proof, of_process
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 T = TypeVar("T")
+_STEP = re.compile(r"^Flight returned [\w ]+ error, with message: ")
+_LAST_ERROR = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
 
 class JournalClient:
@@ -170,7 +173,7 @@ class JournalClient:
                 document = json.loads(info)
                 kind = dict(wire.ERROR_KINDS)[document["kind"]]
                 return kind(f"server {self._address}: {document['message']}")
-        text = str(error).partition(" gRPC client debug context")[0]
+        text = _plain(str(error))
         if isinstance(error, flight.FlightTimedOutError):
             return _OutOfTimeError(
                 f"server {self._address} made no progress in {self._timeout_seconds:g} s: {text}"
@@ -178,6 +181,13 @@ class JournalClient:
         if isinstance(error, OSError) and not isinstance(error, flight.FlightError):
             return CorruptError(f"the answer of {self._address} is not Arrow Flight: {text}")
         return UnavailableError(f"server {self._address} does not answer: {text}")
+
+
+def _plain(text: str) -> str:
+    """Return the cause in a text of gRPC's, which repeats the address and its own steps."""
+    text = text.partition(" gRPC client debug context")[0].rstrip(".")
+    text = _STEP.sub("", text)
+    return _LAST_ERROR.sub("", text)
 
 
 def connect(address: str, proof: Proof | None) -> flight.FlightClient:
