@@ -76,7 +76,7 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one flow: text, author, tasks, and their events of the last 1, 5 and 15 minutes."""
-    detail = overview.flow(store, name)
+    detail = overview.flow(store, name, context.clock())
     detail = replace(detail, counts=task_counts(store, context.counters, detail.tasks))
     if as_json:
         show_json(detail)

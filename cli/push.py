@@ -22,7 +22,7 @@ from cli.push_progress import carry_out, claim_of
 from cli.push_sites import adopt, drift, export, history, status
 from cli.sites import find_site, with_inventory
 from flumeng.fleet import plan as plans
-from flumeng.fleet import planning, windows
+from flumeng.fleet import planning
 from flumeng.fleet.comparison import DriftPolicy
 from flumeng.fleet.execution import Manner
 from flumeng.fleet.inventory import Inventory
@@ -30,6 +30,7 @@ from flumeng.fleet.inventory.rendering import render as render_all
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.waves import Ending, Outcome, Wave
 from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options import windows
 
 if TYPE_CHECKING:
     from zkschema.records import PushSource

@@ -15,6 +15,7 @@ from flumeng.control.commands import sites
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
+from flumeng.platform.options.quantities import size
 
 name_argument = click.argument("name", metavar="SITE")
 SHOWN_DIGITS = 16
@@ -44,6 +45,19 @@ def name_(_context: CliContext, operator: Operator, name: str) -> None:
     help="The site's certificate authority: SHA-256 fingerprint, or PEM. Without it, connections "
     "are in plain text.",
 )
+@click.option(
+    "--bytes-per-second",
+    "rate",
+    callback=lambda _context, _option, value: _size(value),
+    metavar="SIZE",
+    help="The most that a gateway sends to all flows here together, as 50MB. By default no limit.",
+)
+@click.option(
+    "--at",
+    default="",
+    metavar="WINDOW",
+    help='When flows here read the site, as "22:00-06:00 Europe/Berlin". By default at any time.',
+)
 @with_operator
 def add(
     _context: CliContext,
@@ -52,11 +66,13 @@ def add(
     name: str,
     gateways: tuple[str, ...],
     authority: str,
+    rate: int,
+    at: str,
 ) -> None:
-    """Add a site with its gateways, or change it."""
+    """Add a site with its gateways, or change it: give all options again."""
     if authority and Path(authority).is_file():
         authority = _fingerprint(Path(authority))
-    changed = sites.add_site(operator, name, gateways, authority)
+    changed = sites.add_site(operator, name, gateways, authority, bytes_per_second=rate, at=at)
     click.echo(f"site {name} {'is known' if changed else 'is as before'}: {', '.join(gateways)}")
 
 
@@ -93,6 +109,9 @@ def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     click.echo(f"site       {row.site}")
     click.echo(f"gateways   {', '.join(row.gateways)}")
     click.echo(f"authority  {row.authority or '- (plain text)'}")
+    limit = f"{row.bytes_per_second} bytes/s a gateway" if row.bytes_per_second else "-"
+    click.echo(f"limit      {limit}")
+    click.echo(f"at         {row.at or 'any time'}")
     click.echo(f"read by    {', '.join(row.readers) or '-'}")
 
 
@@ -103,6 +122,13 @@ def remove(_context: CliContext, operator: Operator, name: str) -> None:
     """Remove a site that no flow reads."""
     sites.remove_site(operator, name)
     click.echo(f"site {name} is removed")
+
+
+def _size(text: str | None) -> int:
+    try:
+        return size(text) if text else 0
+    except ValueError as error:
+        raise UserError(f"--bytes-per-second: {error}") from error
 
 
 def _fingerprint(file: Path) -> str:

@@ -131,10 +131,13 @@ class Cluster(Record):
 @dataclass(frozen=True, kw_only=True)
 class Site(Record):
     """Another site whose flows may be read: its gateways (host:port), and the SHA-256 fingerprint
-    of its certificate authority, "" for an open cluster."""
+    of its certificate authority, "" for an open cluster. ``bytes_per_second``, 0 for no limit: of
+    all flows that read it, at each gateway. ``at``: when they read, "" for at any time."""
 
     gateways: tuple[str, ...]
     authority: str = ""
+    bytes_per_second: int = 0
+    at: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

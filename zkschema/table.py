@@ -611,8 +611,8 @@ def to_markdown() -> str:
         "znodes, of the flow that reads with it. `operator` is one admitted for all flows, "
         "`any-operator` also one admitted for some. `primary-node` leads the journal, and "
         "`replica-node` is to hold a replica of it: masters keep these lists up to date with "
-        "the journals' records. `site-gateway` are gateways, for cursors `SITE:FLOW`. `most` "
-        "are all but nodes and gateways.",
+        "the journals' records. `site-gateway` are gateways, for cursors "
+        "`SITE:FLOW`. `most` are all but nodes and gateways.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",

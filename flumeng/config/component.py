@@ -43,11 +43,15 @@ class Upstream:
 @dataclass(frozen=True)
 class RemoteFlow:
     """The flow of another site that a source reads. ``keep_seconds``: how long that site keeps
-    unread events after it last heard of the reader."""
+    unread events after it last heard of the reader. ``at``: the window in which events are read,
+    as ``windows.parse_hours`` takes it. "" or 0: no limit. A higher ``priority`` comes first."""
 
     site: str
     flow: str
     keep_seconds: float
+    bytes_per_second: int = 0
+    at: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from flumeng.platform.options.patterns import (
     split_query,
 )
 from flumeng.platform.options.problems import SpecError, nearest
-from flumeng.platform.options.quantities import check_absolute, check_address
+from flumeng.platform.options.quantities import LINK_RATES, check_absolute, check_address
 from flumeng.platform.options.texts import FILE_FORMATS, check_format, check_module
 from flumeng.platform.secrets import SecretBackend
 from flumeng.platform.security.identity import NAME
@@ -175,6 +175,25 @@ class SparkBounds:
 
 
 @dataclass(frozen=True)
+class Subscriber:
+    """What a subscriber may read on this node, and its limits at the node's gateway."""
+
+    flows: tuple[str, ...] = option(
+        doc="The flows that it may read; `*` for all.", check=check_subscribed, example="[web-logs]"
+    )
+    bytes_per_second: int | None = option(
+        doc="The rate at which the gateway sends events to it, over all its streams.",
+        unit="bytes",
+        between=LINK_RATES,
+        example="50 MB",
+        default=None,
+    )
+    streams: int | None = option(
+        doc="How many reads run at once; others wait.", between=(1, 1000), default=None
+    )
+
+
+@dataclass(frozen=True)
 class Policy:
     """The limits of flows on this node. An option that is left out has the value that it has
     without a file."""
@@ -255,12 +274,12 @@ class Policy:
         example='["k1Wc6Vb0X0q3v0m5XJm2bq5z2mWl7y8lqk0T7v7M3dE="]',
         default=(),
     )
-    subscribers: Mapping[str, tuple[str, ...]] = option(
-        doc="The flows that subscribers may read in the journals of this node, by the name in "
-        "their certificates; `*` for all. Those that are not named may read nothing. In a cluster "
-        "without certificates everybody may read everything.",
+    subscribers: Mapping[str, tuple[str, ...] | Subscriber] = option(
+        doc="The flows that subscribers may read on this node, by the name in their certificates; "
+        "`*` for all. Those that are not named may read nothing. In a cluster without certificates "
+        "everybody may read everything. Changes hold within a minute, without a restart.",
         check=check_subscribed,
-        example='{research: [web-logs, app-logs], audit: ["*"]}',
+        example="{research: [web-logs], nyc: {flows: [web-logs], bytes_per_second: 50 MB}}",
         factory=dict,
     )
     journal_bytes: int | None = option(
@@ -324,7 +343,12 @@ class Policy:
 
     def granted(self, subscriber: str) -> frozenset[str]:
         """Return the flows that a subscriber may read on this node; ``*`` for all."""
-        return frozenset(self.subscribers.get(subscriber, ()))
+        return frozenset(self.subscriber(subscriber).flows)
+
+    def subscriber(self, name: str) -> Subscriber:
+        """Return a subscriber's rights and limits; one that is not named may read nothing."""
+        found = self.subscribers.get(name, ())
+        return found if isinstance(found, Subscriber) else Subscriber(found)
 
     def allows_file(self, path: str) -> bool:
         """Return whether the file at ``path``, with symlinks resolved, may be read."""

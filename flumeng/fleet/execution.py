@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from flumeng.control.zookeeper import Store
 from flumeng.fleet import claim as claims
 from flumeng.fleet import plan as plans
-from flumeng.fleet import rollback, windows
+from flumeng.fleet import rollback
 from flumeng.fleet.comparison import BEING_DELETED
 from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.parallel_sites import in_sites
@@ -41,6 +41,7 @@ from flumeng.fleet.waves import (
     Waves,
 )
 from flumeng.platform.errors import ConflictError, FlumengError
+from flumeng.platform.options import windows
 from zkschema.records import PushClaim, PushSource
 
 STOP_SECONDS = 0.2

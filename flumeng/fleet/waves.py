@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from flumeng.fleet.windows import Window
+from flumeng.platform.options.windows import Window
 
 
 @dataclass(frozen=True)

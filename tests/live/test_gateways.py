@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -14,11 +18,14 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.agent.gateway import limits
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
 from flumeng.agent.gateway.server import GatewayServer
+from flumeng.config import parse_flow, policy
 from flumeng.config.component import RemoteFlow
 from flumeng.config.policy import UNRESTRICTED, Policy
+from flumeng.config.policy_file import REREAD_SECONDS, PolicyFile
 from flumeng.connectors.api.finding import Before
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.connectors.journals.addresses import Addresses
@@ -46,9 +53,13 @@ from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.security import process
+from flumeng.platform.security.authority import Authority, new_authority
 from flumeng.platform.security.credentials import Keystore
-from flumeng.platform.security.roles import DIRECTORY
-from tests.testkit.certificates import CLUSTER, Certificates
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity
+from flumeng.platform.security.roles import DIRECTORY, Role
+from tests.testkit.certificates import CLUSTER, HOSTS, Certificates
+from tests.testkit.clock import Clock
 from tests.testkit.cluster import acks_of, add_journal, come_live, new_cluster
 from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore, RealZooKeeper
@@ -69,7 +80,7 @@ class Sites:
     """The site fra with a journal of 1000 events and two gateways, and the site nyc beside it."""
 
     folder: Path
-    policy: Policy = UNRESTRICTED
+    policy: Policy | PolicyFile = UNRESTRICTED
     keystore: Keystore | None = None
     certificates: Certificates = field(init=False)
     fra: FakeStore = field(default_factory=new_cluster)
@@ -311,6 +322,14 @@ def test_unknown_flow_has_its_sentence(sites: Sites) -> None:
 @pytest.fixture
 def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
     """The site fra is secured; nyc has a certificate of its authority, and reads ``web`` alone."""
+    with secured_sites(tmp_path, monkeypatch, Policy(subscribers={"nyc": ("web",)})) as made:
+        yield made
+
+
+@contextmanager
+def secured_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: Policy | PolicyFile
+) -> Iterator[Sites]:
     certificates = Certificates(tmp_path / "certificates", "fra")
     host = certificates.folder("node", "gateway", "collector")
     given = certificates.folder("subscriber", name="nyc")
@@ -318,9 +337,7 @@ def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
     (host / "sites" / "fra").symlink_to(given)
     monkeypatch.setenv(DIRECTORY, str(host))
     process.serve_as("gateway")
-    made = Sites(
-        tmp_path / "journal", Policy(subscribers={"nyc": ("web",)}), Keystore(host, "gateway")
-    )
+    made = Sites(tmp_path / "journal", allowed, Keystore(host, "gateway"))
     (tmp_path / "journal").mkdir(exist_ok=True)
     made.certificates = certificates
     addresses = [gateway.address for gateway in made.gateways]
@@ -338,6 +355,28 @@ def test_subscriber_reads_what_the_policy_grants(secured: Sites) -> None:
     foreign = Range("fra:app.n1.0.0a1b2c3d@site", 0, 1)
     with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow app"):
         next(secured.reader().read(foreign, secured.addresses))
+
+
+@pytest.mark.parametrize("revoked", ["{}", "{nyc: [app]}"])
+def test_revoked_flow_ends_a_running_read_and_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revoked: str
+) -> None:
+    path, clock = tmp_path / "node.yaml", Clock()
+    path.write_text("subscribers: {nyc: {flows: [web], bytes_per_second: 1MB}}")
+    file = PolicyFile(path, policy.load(path), clock)
+    with secured_sites(tmp_path, monkeypatch, file) as sites:
+        sites.append(300_000)
+        reading = sites.reader().read(Range(PARTITION, 0, 301_000), sites.addresses)
+        next(reading)
+        path.write_text(f"subscribers: {revoked}")
+        clock.now += REREAD_SECONDS
+        with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow web"):
+            list(reading)
+        with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow web"):
+            sites.finder().find(Before())
+        path.write_text("subscribers: {nyc: [web]}")
+        clock.now += REREAD_SECONDS
+        assert sites.read(0, 301_000).num_rows == 301_000
 
 
 def test_subscriber_without_a_grant_reads_no_watched_journal(secured: Sites) -> None:
@@ -366,8 +405,90 @@ def test_failed_handshake_has_its_sentence(secured: Sites, tmp_path: Path) -> No
     (identity / "sites" / "fra").symlink_to(other.folder("subscriber", name="nyc"))
     fingerprint = fingerprints(other.authority.pem)[0]
     add_site(Operator(secured.nyc, *BY), "fra", secured.addresses.split(","), fingerprint)
-    with pytest.raises(UnavailableError, match="do not accept each other's certificates"):
+    with pytest.raises(
+        UnavailableError, match=r"gateway \S+ has a certificate of another authority"
+    ):
         secured.finder().find(Before())
+
+
+def issued(
+    sites: Sites,
+    role: Role,
+    *,
+    begins: float,
+    authority: Authority | None = None,
+    hosts: Sequence[str] = HOSTS,
+) -> None:
+    """Replace a certificate by one that begins so many days from now, and is valid for 9."""
+    own = Path(os.environ[DIRECTORY])
+    folder = own / "sites" / "fra" if role == "subscriber" else own
+    identity = Identity("fra", role, "nyc" if role == "subscriber" else "n1")
+    by = authority or sites.certificates.authority
+    pair = by.issue(identity, hosts, days=9, now=utc_now() + timedelta(days=begins))
+    keystore = Keystore(folder, role)
+    keystore.key.write_bytes(pair.key)
+    keystore.certificate.write_bytes(pair.certificate)
+
+
+@pytest.mark.parametrize(
+    ("role", "begins", "sentence"),
+    [
+        ("gateway", -10, r"certificate of gateway \S+ has expired by this host's clock"),
+        ("gateway", 1, r"certificate of gateway \S+ is not valid yet by this host's clock"),
+        ("subscriber", -10, "this subscriber's certificate for site fra expired at"),
+        ("subscriber", 1, "this subscriber's certificate for site fra is valid from .* on, but"),
+    ],
+)
+def test_certificate_that_is_not_valid_now_is_named(
+    secured: Sites, role: Role, begins: float, sentence: str
+) -> None:
+    issued(secured, role, begins=begins)
+    gateway = secured.gateway() if role == "gateway" else secured.gateways[0]
+    fingerprint = fingerprints(secured.certificates.authority.pem)[0]
+    add_site(Operator(secured.nyc, *BY), "fra", [gateway.address], fingerprint)
+    with pytest.raises(UnavailableError, match=f"no gateway of site fra answers: .*{sentence}"):
+        secured.finder().find(Before())
+    with pytest.raises(UnavailableError, match=sentence):
+        next(secured.reader().read(Range(PARTITION, 0, 10), gateway.address))
+
+
+@pytest.mark.parametrize(
+    ("role", "hosts", "sentence"),
+    [
+        ("gateway", HOSTS, r"gateway \S+ has a certificate of another authority"),
+        ("gateway", ("gw.example",), r"certificate of gateway \S+ is for other names"),
+        ("subscriber", HOSTS, "certificate for site fra is of another authority than its ca.pem"),
+    ],
+)
+def test_foreign_certificate_is_named(
+    secured: Sites, role: Role, hosts: tuple[str, ...], sentence: str
+) -> None:
+    other = None if hosts != HOSTS else new_authority("fra", utc_now())
+    issued(secured, role, begins=0, authority=other, hosts=hosts)
+    gateway = secured.gateway() if role == "gateway" else secured.gateways[0]
+    fingerprint = fingerprints(secured.certificates.authority.pem)[0]
+    add_site(Operator(secured.nyc, *BY), "fra", [gateway.address], fingerprint)
+    with pytest.raises(UnavailableError, match=sentence):
+        secured.finder().find(Before())
+
+
+@pytest.mark.parametrize(
+    ("differs", "sentence"),
+    [
+        (86_400.0, "a gateway of site fra is 24 hours behind this host's"),
+        (-86_400.0, "a gateway of site fra is 24 hours ahead of this host's"),
+        (-300.0, "a gateway of site fra is 5 minutes ahead of this host's"),
+    ],
+)
+def test_clocks_that_differ_are_reported_and_nothing_stops(
+    sites: Sites, differs: float, sentence: str
+) -> None:
+    apply_copy(sites)
+    finder = SiteFinder(REMOTE, sites.nyc, "copy", wall=lambda: time.time() + differs)
+    task = DiscoveryTask(sites.nyc, "copy", 1, [finder])
+    assert sentence in task.discover().trouble
+    assert list(task.partitions) == [PARTITION]
+    assert "clock" not in sites.discovery().discover().trouble
 
 
 def test_lease_of_another_site_is_refused(secured: Sites) -> None:
@@ -381,6 +502,76 @@ def test_port_without_gateway_does_not_hang(sites: Sites) -> None:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         add_site(Operator(sites.nyc, *BY), "fra", [address, sites.gateways[0].address], "")
         assert sites.finder().find(Before()).offers
+
+
+def choked(sites: Sites, *, link: int = 0, of_flow: int = 0) -> SiteReader:
+    """The reader of a flow with these limits, as an executor gets it."""
+    addresses = [gateway.address for gateway in sites.gateways]
+    add_site(Operator(sites.nyc, *BY), "fra", addresses, "", bytes_per_second=link)
+    limit = f", bytes_per_second: {of_flow}" if of_flow else ""
+    reader = SiteInput(sites.nyc).reader(parse_flow(COPY.replace("name: web", f"name: web{limit}")))
+    made = pickle.loads(pickle.dumps(reader))
+    assert isinstance(made, SiteReader)
+    return made
+
+
+@pytest.mark.parametrize("given", [{"link": 2**20}, {"of_flow": 2**20}])
+def test_gateway_keeps_to_the_limits_of_a_reader(sites: Sites, given: dict[str, int]) -> None:
+    """Two streams share them; each event arrives once all the same."""
+    sites.append(100_000)
+    reader = choked(sites, **given)
+    stored = sum(
+        frames.nbytes
+        for frames in JournalClient(sites.server.address).copy(J, 0, sites.journal.next_seq)
+    )
+    found: list[int] = []
+
+    def read(start: int, end: int) -> None:
+        for batch in reader.read(Range(PARTITION, start, end), sites.addresses):
+            found.extend(batch.column("seq").to_pylist())
+
+    end = sites.journal.next_seq
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(read, (0, end // 2), (end // 2, end)))
+    seconds = time.monotonic() - began
+    assert sorted(found) == list(range(end))
+    assert stored > 2**21, "the limit holds up the read"
+    assert seconds >= stored / 2**20 - 1.5, "the bucket may be overdrawn by a piece a stream"
+
+
+def test_reader_that_is_throttled_goes_on_at_the_same_gateway(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway's answer after its longest wait is no failure of the read."""
+    monkeypatch.setattr(limits, "MOST_SECONDS", 0.05)
+    sites.append(30_000)
+    reader = choked(sites, link=2**18)
+    answers: list[int] = []
+    for batch in reader.read(Range(PARTITION, 0, 31_000), sites.addresses):
+        answers.append(batch.num_rows)
+    assert sum(answers) == 31_000
+    sent = [[each for each in it.readings() if each.labels] for it in sites.gateways]
+    assert [len(each) for each in sent] == [1, 0], "the other gateway has a bucket of its own"
+
+
+def test_input_rests_outside_of_the_windows_of_flow_and_site(sites: Sites) -> None:
+    moment = datetime(2026, 12, 7, 20, tzinfo=UTC)
+    night = "22:00-06:00 Europe/Berlin"
+    of = SiteInput(sites.nyc, lambda: moment)
+    own = of.positions(lambda: None)
+    own.open(parse_flow(COPY.replace("name: web", f"name: web, at: '{night}'")))
+    other = of.positions(lambda: None)
+    other.open(parse_flow(COPY))
+    wait_for(lambda: PARTITION in other.of([PARTITION]), "the end is known at any time")
+    assert (own.rests(), other.rests()) == (True, False)
+    addresses = [gateway.address for gateway in sites.gateways]
+    add_site(Operator(sites.nyc, *BY), "fra", addresses, "", at=night)
+    wait_for(other.rests, "the site's window is read within seconds")
+    moment += timedelta(hours=1)
+    assert (own.rests(), other.rests()) == (False, False)
+    for positions in (own, other):
+        positions.close()
 
 
 def test_full_journal_gives_up_what_only_another_site_has_not_read(sites: Sites) -> None:
@@ -434,9 +625,9 @@ def test_gateway_of_a_secured_cluster_may_hold_leases(
         apply_flow(Operator(admin, *BY), WEB)
         add_journal(admin, J)
         with closing(connect(address, roles=["gateway"])) as store:
-            kept = Leases(store)
+            kept = Leases(store, lambda: 1000.0)
             request = LeaseRequest("web", "nyc", "copy", 600.0, {J: 3})
             first = kept.renew("fra", "nyc", request)
             again = msgspec.structs.replace(request, acks={J: 7}, id=first.id)
-            assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id)
+            assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id, time=1000.0)
         assert acks_of(admin, "web", "nyc:copy") == {J: 7}

@@ -13,7 +13,15 @@ from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.ranges import Scale
 from flumeng.config import FlowSpec
-from flumeng.connectors.api.ranged import Parts, Positions, Progress, Range, Reach, Standstill
+from flumeng.connectors.api.ranged import (
+    Parts,
+    Positions,
+    Progress,
+    Range,
+    Reach,
+    Resting,
+    Standstill,
+)
 from flumeng.connectors.api.sink import TaskRevision, Written
 from flumeng.connectors.journals.input import describe
 from flumeng.control.zookeeper import Store
@@ -74,6 +82,7 @@ class Restless:
     def __init__(self, positions: Positions, wake: Callable[[], None]) -> None:
         self._positions = positions
         self._wake = wake
+        self.rests = positions.rests if isinstance(positions, Resting) else lambda: False
         self.open = positions.open
         self.of = positions.of
         self.refresh = positions.refresh

@@ -25,6 +25,7 @@ from flumeng.connectors.api.ranged import (
     Parts,
     Positions,
     Reach,
+    Resting,
     Standstill,
     UnreadableError,
 )
@@ -122,6 +123,10 @@ class Partitions:
                 troubles[name] = text
         self._tell(starts, troubles)
         return bounded
+
+    def rest(self) -> bool:
+        """Return whether the input is not to be read at this time of the day."""
+        return isinstance(self._positions, Resting) and self._positions.rests()
 
     def follow(self, leader_epochs: Mapping[str, int | None]) -> None:
         """Set the leader epochs as of the starts, for this claim; the task updates the mapping."""

@@ -224,6 +224,9 @@ class Runner:
                 RUNNING,
                 self._partitions.trouble or claim.pipeline.trouble or None,
             )
+        if not task.repeating and self._partitions.rest():  # a decided batch is finished
+            self._drained |= draining
+            return 0.0 if draining else LOOK_SECONDS
         if backlog.due_seconds == 0.0:
             first = claim.pipeline.spec.batch.timeout_seconds
             limit = min(first * 2**self._hangs, max(first, HANG_MOST_SECONDS))

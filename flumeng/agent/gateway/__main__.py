@@ -16,6 +16,7 @@ from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
 from flumeng.config import policy
+from flumeng.config.policy_file import PolicyFile
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
@@ -46,7 +47,7 @@ def main() -> int:
     process.serve_as("gateway")
     health = Health(STUCK_SECONDS, time.monotonic)
     try:
-        allowed = policy.load(given.policy)
+        allowed = PolicyFile(given.policy, policy.load(given.policy))
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["gateway"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
         server = GatewayServer(

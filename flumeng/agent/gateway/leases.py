@@ -66,7 +66,8 @@ class Leases:
                 wall=self._wall,
             )
         cursor.commit(request.acks)
-        return LeaseAnswer(here, cursor.holder, ended=held is None and bool(request.id))
+        ended = held is None and bool(request.id)
+        return LeaseAnswer(here, cursor.holder, ended=ended, time=self._wall())
 
     def relieve(self, positions: Callable[[str], Mapping[str, Position]]) -> None:
         """Give up events that only other sites have not read, in journals that are full. Their

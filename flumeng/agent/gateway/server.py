@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,13 +15,15 @@ import pyarrow as pa
 
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
-from flumeng.config.policy import Policy
+from flumeng.agent.gateway.limits import Limits, lowest_rate
+from flumeng.config.policy import Policy, Subscriber
+from flumeng.config.policy_file import PolicyFile
 from flumeng.control.commands.cursors import require_readable
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import DeniedError, NotServedError
 from flumeng.journal.serving import wire
-from flumeng.journal.serving.access import Access, Peer
+from flumeng.journal.serving.access import ALL_FLOWS, Access, Peer
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.gateway_wire import LeaseRequest, PositionsRequest, parse
 from flumeng.journal.serving.service import Service
@@ -40,6 +43,8 @@ WAITS_AT_ONCE = 64
 READS_AT_ONCE = 64
 STILL_SECONDS = 120.0
 PEER_SHARE = 0.75
+PIECE_SECONDS = 0.25
+EVERYTHING = Subscriber((ALL_FLOWS,))
 
 _idle: ConnectionPool[str, JournalClient] = ConnectionPool()
 
@@ -55,12 +60,14 @@ class GatewayServer(Service):
         store: Store,
         watch: FlowWatch,
         *,
-        policy: Policy,
+        policy: Policy | PolicyFile,
         keystore: Keystore | None = None,
     ) -> None:
         self._store = store
         self._watch = watch
         self._leases = Leases(store)
+        self._policy = policy
+        self._limits = Limits()
         self._sent: Counter[tuple[str, str]] = Counter()
         self._running = 0
         self._counting = threading.Lock()
@@ -125,10 +132,7 @@ class GatewayServer(Service):
     def _require(self, peer: Peer, flow: str) -> str:
         """Return this site's name. Raises DeniedError, and UserError for an unreadable flow."""
         if not peer.may_read(flow):
-            raise DeniedError(
-                f"the gateway's policy file does not let {peer.identity} read the flow {flow}: "
-                "name it in `subscribers` there"
-            )
+            raise DeniedError(_denial(peer, flow))
         checked_at, site = self._checked.get(flow, (0.0, ""))
         if time.monotonic() - checked_at < CHECK_SECONDS:
             return site
@@ -155,23 +159,51 @@ class GatewayServer(Service):
                 f"{READS_AT_ONCE} reads run at this gateway, or too many are yours"
             )
         of = (peer.identity.name if peer.identity else "", flow_of(ticket.journal))
+        site, ended = of[0] or ticket.choke.site, self.ended
         self._count(of, running=1)
         try:
-            with _client(address) as client:
+            with self._limits.stream(site, self._granted(peer), ended), _client(address) as client:
                 for batch in client.copy(ticket.journal, ticket.start, ticket.end):
-                    if self.ended.is_set():
-                        raise UnavailableError("the gateway is stopping")
-                    yield batch
-                    self._reading.moved(call)
-                    self._count(of, sent=batch.nbytes)
+                    granted = self._granted(peer)
+                    if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
+                        raise DeniedError(_denial(peer, of[1]))
+                    for part in pieces(batch, lowest_rate(granted, ticket.choke)):
+                        self._limits.take(site, part.nbytes, granted, ticket.choke, ended)
+                        if ended.is_set():
+                            raise UnavailableError("the gateway is stopping")
+                        yield part
+                        self._reading.moved(call)
+                        self._count(of, sent=part.nbytes)
         finally:
             self._reading.leave(call)
             self._count(of, running=-1)
+
+    def _granted(self, peer: Peer) -> Subscriber:
+        """Return the rights and limits of a caller now; all but subscribers may read all."""
+        if peer.identity is None or peer.identity.role != "subscriber":
+            return EVERYTHING
+        return self._policy.subscriber(peer.identity.name)
 
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:
             self._sent[of] += sent
             self._running += running
+
+
+def pieces(frames: pa.RecordBatch, rate: int) -> Iterator[pa.RecordBatch]:
+    """Cut frames into batches of about ``PIECE_SECONDS`` at ``rate`` bytes/s; 0: one batch."""
+    at_once = frames.num_rows
+    if rate and frames.nbytes > rate * PIECE_SECONDS:
+        at_once = max(1, int(at_once * rate * PIECE_SECONDS / frames.nbytes))
+    for start in range(0, frames.num_rows, max(1, at_once)):
+        yield frames.slice(start, at_once)
+
+
+def _denial(peer: Peer, flow: str) -> str:
+    return (
+        f"the gateway's policy file does not let {peer.identity} read the flow {flow}: name it in "
+        "`subscribers` there"
+    )
 
 
 @contextmanager

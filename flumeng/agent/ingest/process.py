@@ -22,6 +22,7 @@ from flumeng.agent.ingest.worker_group import WorkerGroup
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.agent.node.target_checks import TargetChecks
 from flumeng.config import policy
+from flumeng.config.policy_file import PolicyFile
 from flumeng.journal.replicas.replicas import Replicas
 from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import logs, processes, secrets
@@ -86,6 +87,7 @@ def main() -> int:
         parent.send,
         group,
         allowed,
+        granted=PolicyFile(arguments.policy, allowed).granted,
         keystore=keystore,
         actions={CHECK_TARGETS: checks.answer},
     )

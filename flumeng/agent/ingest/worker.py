@@ -27,6 +27,7 @@ from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Log
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.serving.access import Granted
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.service import NO_ACTIONS, Actions
 from flumeng.platform.errors import FlumengError
@@ -56,6 +57,7 @@ class Worker:
         group: WorkerGroup = ALONE,
         policy: Policy = UNRESTRICTED,
         *,
+        granted: Granted | None = None,
         keystore: Keystore | None = None,
         actions: Actions = NO_ACTIONS,
         key_seconds: float = 2.0,
@@ -66,6 +68,7 @@ class Worker:
         self._key_search = KeySearch(lambda: journal_store.journals)
         self._group = group
         self._policy = policy
+        self._granted = granted or policy.granted
         self._keystore = keystore
         self._address = address
         self._send = send
@@ -97,7 +100,7 @@ class Worker:
             acked=self._acked,
             minute_ago=self.measures.minute_ago,
             may_tap=self._policy.may_tap,
-            granted=self._policy.granted,
+            granted=self._granted,
             keystore=self._keystore,
             replicas=self._replicas,
             actions=self._actions,

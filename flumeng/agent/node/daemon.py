@@ -7,7 +7,7 @@ import logging
 import queue
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -25,6 +25,8 @@ from flumeng.agent.node.replicated_journals import CurrentTexts, ReplicatedJourn
 from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.agent.node.settings import Settings, command_of
 from flumeng.config import policy
+from flumeng.config.policy import UNRESTRICTED, Policy
+from flumeng.config.policy_file import PolicyFile
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.events import journal_names as names
@@ -71,7 +73,7 @@ STUCK_SECONDS = 60.0
 
 
 class Node:
-    """A node's main loop. ``stop``, ``hear`` are thread-safe. ``signers``: keys that sign texts."""
+    """A node's main loop. ``stop``, ``hear`` are thread-safe. ``allowed``: its policy file."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Node:
         store: Store,
         clock: Callable[[], float] = time.monotonic,
         *,
-        signers: Sequence[str] = (),
+        allowed: Policy = UNRESTRICTED,
     ) -> None:
         self._clock = clock
         self._settings = settings
@@ -94,9 +96,10 @@ class Node:
             settings.labels or {},
             settings.capacity or {},
         )
-        self._znodes = Registration(store, identity, home, signers, clock)
+        self._znodes = Registration(store, identity, home, allowed.signers, clock)
         self._journals = self._znodes.journals
         self._expiry = Expiry(clock, utc_now)
+        self._policy_file = PolicyFile(settings.policy, allowed, clock)
         self._machine = Machine(
             settings.roles, clock, settings.workers, settings.limits, warm=settings.warm_collector
         )
@@ -394,6 +397,7 @@ class Node:
             **self._home.problems,
             **self._unknown_flows(),
             **self._expiry.problems(),
+            **self._policy_file.problems(),
         }
         self._status = replace(status, problems={**status.problems, **problems})
         self._znodes.report(self._status)
@@ -568,7 +572,7 @@ def run(settings: Settings) -> None:
     allowed = policy.load(settings.policy)
     home = DataDirectory(settings.data)
     store = ZooKeeperStore(settings.hosts, settings.session_seconds, roles=["node"])
-    node = Node(settings, home, store, signers=allowed.signers)
+    node = Node(settings, home, store, allowed=allowed)
     if settings.measured:
         _serve_metrics(settings, node, store)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -185,6 +185,14 @@ class FindingCuts(Protocol):
         the flow does not skip the lost part, and as a read would. Wakes the task."""
 
 
+@runtime_checkable
+class Resting(Protocol):
+    """Positions of an input that is not read at some times of the day."""
+
+    def rests(self) -> bool:
+        """Return whether no batch may begin now. Never waits; the task looks again every second."""
+
+
 OpenPositions = Callable[[Callable[[], None]], Positions]
 """Creates the positions of a task; its argument is the thread-safe call that wakes the task."""
 

@@ -10,6 +10,8 @@ from flumeng.config.column_kinds import EVENT, PASSED, Columns
 from flumeng.config.component import Guarantee, Placing, RemoteFlow, SourceOptions, Upstream
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import check_name
+from flumeng.platform.options.quantities import LINK_RATES
+from flumeng.platform.options.windows import check_hours
 
 LEAST_KEPT = 4
 """Least ratio of ``keep_seconds`` to ``discovery_seconds``."""
@@ -54,6 +56,26 @@ class FlowSource(SourceOptions):
         between=(60, 400 * 86_400),
         default=7 * 86_400.0,
     )
+    bytes_per_second: int | None = option(
+        doc="With `site`: the rate at which a gateway sends this flow its events. `site add` "
+        "limits all flows of a site together.",
+        unit="bytes",
+        between=LINK_RATES,
+        example="10 MB",
+        default=None,
+    )
+    priority: int = option(
+        doc="With `site`: the order of flows that share a limited rate, the highest first.",
+        between=(0, 9),
+        default=0,
+    )
+    at: str | None = option(
+        doc="With `site`: when events are read, daily or on days as `mon-fri 22:00-06:00 "
+        "Europe/Berlin`. The lease is renewed at any time.",
+        check=check_hours,
+        example='"22:00-06:00 Europe/Berlin"',
+        default=None,
+    )
     discovery_seconds: float = option(
         doc="How often to look for new journals of that flow.", between=(0.5, 3600), default=5.0
     )
@@ -68,7 +90,16 @@ class FlowSource(SourceOptions):
 
     @property
     def remote(self) -> RemoteFlow | None:
-        return RemoteFlow(self.site, self.name, self.keep_seconds) if self.site else None
+        if self.site is None:
+            return None
+        return RemoteFlow(
+            self.site,
+            self.name,
+            self.keep_seconds,
+            self.bytes_per_second or 0,
+            self.at or "",
+            self.priority,
+        )
 
     @property
     def read_columns(self) -> Columns:
@@ -76,6 +107,9 @@ class FlowSource(SourceOptions):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.site is None:
+            for name in ("bytes_per_second", "priority", "at"):
+                if getattr(self, name):
+                    yield name, "only a flow of another site has limits: give its `site`"
             return
         if self.after == "filters":
             yield (

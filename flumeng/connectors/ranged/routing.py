@@ -20,6 +20,7 @@ from flumeng.connectors.api.ranged import (
     Positions,
     Range,
     Reach,
+    Resting,
     Split,
     Standstill,
 )
@@ -99,6 +100,11 @@ class RoutedPositions:
             positions = self._opened[name]
             if isinstance(positions, LeavingOut):
                 positions.leave_out({partition: parts[partition] for partition in share})
+
+    def rests(self) -> bool:
+        """Return whether all inputs rest; a flow that still reads former sources does not."""
+        opened = self._opened.values()
+        return bool(opened) and all(isinstance(it, Resting) and it.rests() for it in opened)
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
         positions = self._opened[input_of(partition)]

@@ -11,6 +11,7 @@ from flumeng.journal.serving.proof import Proof
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import process, roles
 from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.expiry import SITES
 from zkschema.records import Site
 
 
@@ -25,7 +26,7 @@ def proof_for(site: str, record: Site) -> Proof | None:
             f"site {site} asks for certificates, and this process has none: set "
             f"{roles.DIRECTORY}, and put the site's certificates into its folder sites/{site}"
         )
-    credentials = process.loaded.of(Keystore(folder / "sites" / site, "subscriber"))
+    credentials = process.loaded.of(Keystore(folder / SITES / site, "subscriber"))
     found = fingerprints(credentials.ca)
     if record.authority not in found:
         raise UserError(

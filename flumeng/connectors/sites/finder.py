@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
@@ -13,6 +14,8 @@ from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
 
+CLOCK_SECONDS = 60.0
+"""A larger difference of clocks is reported; an answer takes a few seconds at most."""
 LEASE, LOST = "lease ", "lost "
 """Prefixes in the scope: the id of the lease; a journal that ended unread with a lease."""
 
@@ -23,12 +26,19 @@ class SiteFinder(FinderBase):
     no_times = "a flow of another site is read from earliest, latest or an offset, not from a time"
 
     def __init__(
-        self, remote: RemoteFlow, store: Store, reader: str, *, at_end: bool = False
+        self,
+        remote: RemoteFlow,
+        store: Store,
+        reader: str,
+        *,
+        at_end: bool = False,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._remote = remote
         self._store = store
         self._reader = reader
         self._at_end = at_end
+        self._wall = wall
         self._gateways = Gateways(remote.site, store)
 
     def find(self, before: Before) -> Findings:
@@ -63,6 +73,20 @@ class SiteFinder(FinderBase):
             held={name: self._unread(name) for name in lost},
             notes=(f"{ended}{self._remote.keep_seconds:g} s",) if lease.ended else (),
             troubles=troubles,
+            lacks=self._clocks(lease.time),
+        )
+
+    def _clocks(self, there: float) -> tuple[str, ...]:
+        """Return a sentence when the clocks of both sites differ by more than CLOCK_SECONDS."""
+        ahead = there - self._wall()
+        if not there or abs(ahead) <= CLOCK_SECONDS:
+            return ()
+        side = "ahead of" if ahead > 0 else "behind"
+        minutes = round(abs(ahead) / 60)
+        apart = f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"
+        return (
+            f"the clock of a gateway of site {self._remote.site} is {apart} {side} this host's: "
+            "times of events and of leases are wrong at one of them; synchronize both",
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from flumeng.connectors.sites.credentials import proof_for
+from flumeng.connectors.sites.handshakes import plain
 from flumeng.control.zookeeper import Store
 from flumeng.journal.serving import wire
 from flumeng.journal.serving.client import JournalClient
@@ -22,6 +23,7 @@ from flumeng.journal.serving.gateway_wire import (
 )
 from flumeng.journal.serving.proof import Proof
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.security.expiry import utc_now
 from zkschema import paths
 from zkschema.records import Site
 
@@ -65,17 +67,18 @@ class Gateways:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The gateways; the one that answered last comes first."""
-        record = self._site_record()
+        record = self.site_record()
         return tuple(sorted(record.gateways, key=lambda address: address != self._first))
 
     def proof(self) -> Proof | None:
-        return proof_for(self._site, self._site_record())
+        return proof_for(self._site, self.site_record())
 
     def close(self) -> None:
         with self._lock:
             self._drop()
 
-    def _site_record(self) -> Site:
+    def site_record(self) -> Site:
+        """Return the site, read every few seconds. Raises UserError for an unknown one."""
         if self._record is None or self._clock() - self._read_at >= REREAD_SECONDS:
             found = self._store.read(paths.site(self._site))
             if found is None:
@@ -105,9 +108,8 @@ class Gateways:
                     continue
                 self._require_site(address, answer)
                 return answer
-        raise UnavailableError(
-            f"no gateway of site {self._site} answers: {'; '.join(map(_plain, silent))}"
-        )
+        causes = (plain(why, self._site, proof, utc_now()) for why in silent)
+        raise UnavailableError(f"no gateway of site {self._site} answers: {'; '.join(causes)}")
 
     def _require_site(self, address: str, answer: object) -> None:
         site = getattr(answer, "site", "")
@@ -121,14 +123,3 @@ class Gateways:
         if self._client is not None:
             self._client.close()
         self._client, self._first = None, ""
-
-
-def _plain(why: str) -> str:
-    """Return the cause of a failed call; a failed handshake is named as such."""
-    if any(word in why for word in ("SSL", "Ssl handshake", "CERTIFICATE")):
-        address = why.removeprefix("server ").partition(" ")[0]
-        return (
-            f"{address} and this subscriber do not accept each other's certificates: check that "
-            "they are valid and of the site's authority"
-        )
-    return why

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from flumeng.config import FlowSpec
 from flumeng.config.component import RemoteFlow
@@ -18,6 +19,8 @@ from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.zookeeper import Store
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
+from flumeng.journal.serving.wire import Choke
+from flumeng.platform.options.windows import parse_hours
 
 REPEAT_SECONDS = 0.02
 GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
@@ -40,8 +43,11 @@ def remote_of(spec: FlowSpec) -> RemoteFlow | None:
 
 
 class SiteInput:
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         self._store = store
+        self.now = now
         self._lock = threading.Lock()
         self._watchers: dict[tuple[str, str, bool], _Watcher] = {}
         self._probes = Probes("sites")
@@ -55,7 +61,9 @@ class SiteInput:
         if remote is None:
             return None
         gateways = Gateways(remote.site, self._store)
-        return SiteReader(remote.site, gateways.here(), gateways=gateways)
+        here = gateways.here()
+        choke = Choke(here, spec.flow, remote.bytes_per_second, priority=remote.priority)
+        return SiteReader(remote.site, here, gateways=gateways, choke=choke)
 
     def watcher(self, remote: RemoteFlow, *, reports_gaps: bool) -> WatchedEnds[Reach]:
         key = (remote.site, remote.flow, reports_gaps)
@@ -67,19 +75,28 @@ class SiteInput:
 
 
 class SitePositions(WatchedPositions):
+    """Also ``Resting``, outside of the windows of the flow and of its site."""
+
     def __init__(self, of: SiteInput, probes: Probes, wake: Callable[[], None]) -> None:
         super().__init__(probes, wake)
         self._input = of
+        self._at = ""
 
     def open(self, spec: FlowSpec) -> None:
         self.close()
         remote = remote_of(spec)
+        self._at = remote.at if remote else ""
         self._reader = self._input.reader(spec)
         self._watcher = (
             self._input.watcher(remote, reports_gaps=spec.dead_letters is not None)
             if remote
             else None
         )
+
+    def rests(self) -> bool:
+        windows = [self._at, self._watcher.at if isinstance(self._watcher, _Watcher) else ""]
+        now = self._input.now()
+        return not all(parse_hours(text).is_open(now) for text in windows if text)
 
     def describe(self, standstill: Standstill) -> str:
         return described(standstill, _TEXTS, source=source_of(standstill.partition))
@@ -93,11 +110,14 @@ class _Watcher(EndWatcher[Reach]):
         self._gateways = gateways
         self._remote = remote
         self._reports_gaps = reports_gaps
+        self.at = ""
+        """The window of the site's record, as last read."""
         self._asked: frozenset[str] = frozenset()
         self._seen = ""
 
     def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
         seen, self._seen = self._seen if partitions == self._asked else "", ""
+        self.at = self._gateways.site_record().at
         found = self._gateways.positions(self._remote.flow, seen, WAIT_SECONDS if seen else 0.0)
         self._asked, self._seen = partitions, found.seen
         address = ",".join(self._gateways.addresses)

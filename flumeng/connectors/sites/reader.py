@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.connectors.api.ranged import Range, Split
+from flumeng.connectors.sites.handshakes import plain
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
+from flumeng.journal.log.errors import ThrottledError
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
+from flumeng.journal.serving.wire import NO_CHOKE, Choke
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
+from flumeng.platform.security.expiry import utc_now
 
 if TYPE_CHECKING:
     from flumeng.connectors.sites.gateways import Gateways
@@ -37,21 +41,28 @@ _loops = RateLimitedLog(log)
 @dataclass(frozen=True)
 class SiteReader:
     """``Reader`` of a remote flow; an address is ``host:port[,host:port]``. ``here``: this site.
-    ``gateways`` give the proof, and are not pickled."""
+    ``gateways`` give the proof and the link's limit, and are not pickled."""
 
     site: str
     here: str
     proof: Proof | None = None
     gateways: Gateways | None = None
+    choke: Choke = NO_CHOKE
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "proof": self._proof(), "gateways": None}
+        return {**self.__dict__, "proof": self._proof(), "choke": self._choke(), "gateways": None}
 
     def _proof(self) -> Proof | None:
         return self.gateways.proof() if self.gateways else self.proof
 
+    def _choke(self) -> Choke:
+        if self.gateways is None:
+            return self.choke
+        link = self.gateways.site_record().bytes_per_second
+        return replace(self.choke, link_bytes_per_second=link)
+
     def credentials(self) -> Hashable:
-        return self._proof()
+        return self._proof(), self._choke()
 
     def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
         del splits  # the certificate is enough
@@ -70,22 +81,27 @@ class SiteReader:
         if site_of(piece.partition) != self.site:
             raise UserError(f"the flow no longer reads the site of {piece.partition}")
         journal, source = journal_of(piece.partition), source_of(piece.partition)
-        proof, gateways = self._proof(), address.split(",")
+        proof, choke, gateways = self._proof(), self._choke(), address.split(",")
         seq, failures = piece.start, 0
         while seq < piece.end:
             began = seq
             try:
                 with _client(gateways[failures % len(gateways)], proof) as client:
-                    for batch in client.read(journal, seq, piece.end, replayed=piece.replayed):
+                    for batch in client.read(
+                        journal, seq, piece.end, replayed=piece.replayed, choke=choke
+                    ):
                         seq = batch.column("seq")[-1].as_py() + 1
                         events = self._marked(batch, source)
                         if events.num_rows:
                             yield events
                 return
-            except UnavailableError:
+            except ThrottledError:  # after a wait at the gateway: no fault, and nowhere else faster
+                continue
+            except UnavailableError as error:
                 failures = failures + 1 if seq == began else 1
                 if failures >= len(gateways) and seq == began:
-                    raise
+                    why = plain(str(error), self.site, proof, utc_now())
+                    raise UnavailableError(why) from error
 
     def _marked(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
         """Add the passed sites; drop events that this site has sent."""

@@ -13,7 +13,8 @@ from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Wri
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.patterns import check_name
 from flumeng.platform.options.problems import nearest
-from flumeng.platform.options.quantities import check_address
+from flumeng.platform.options.quantities import LINK_RATES, check_address
+from flumeng.platform.options.windows import check_hours
 from zkschema import paths
 from zkschema.records import Site
 
@@ -23,12 +24,15 @@ _FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class SiteRow:
-    """A site with the flows that read from it. ``authority``: "" for an open cluster."""
+    """A site with the flows that read from it. ``authority``: "" for an open cluster.
+    ``bytes_per_second`` and ``at``: see ``records.Site``."""
 
     site: str
     gateways: tuple[str, ...]
     authority: str
     readers: tuple[str, ...]
+    bytes_per_second: int = 0
+    at: str = ""
 
 
 def name_cluster(operator: Operator, name: str) -> bool:
@@ -52,14 +56,28 @@ def name_cluster(operator: Operator, name: str) -> bool:
     return operator.change(paths.cluster(), current, replace(current.value, site=name), command)
 
 
-def add_site(operator: Operator, name: str, gateways: Sequence[str], authority: str) -> bool:
+def add_site(
+    operator: Operator,
+    name: str,
+    gateways: Sequence[str],
+    authority: str,
+    *,
+    bytes_per_second: int = 0,
+    at: str = "",
+) -> bool:
     """Add a site, or change it; return whether that is a change. ``authority``: a SHA-256
-    fingerprint, or "". Raises UserError, ConflictError."""
+    fingerprint, or "". ``bytes_per_second``, ``at``: limits of all flows that read it. Raises
+    UserError, ConflictError."""
     _check("the name of a site", check_name, name)
     if not 0 < len(gateways) <= MOST_GATEWAYS:
         raise UserError(f"give 1 to {MOST_GATEWAYS} gateways, HOST:PORT each")
     for address in gateways:
         _check(f"gateway {address!r}", check_address, address)
+    if at:
+        _check("--at", check_hours, at)
+    least, most = LINK_RATES
+    if bytes_per_second and not least <= bytes_per_second <= most:
+        raise UserError(f"give a rate of {least} to {most} bytes per second")
     digits = authority.replace(":", "").lower()
     if digits and not _FINGERPRINT.fullmatch(digits):
         raise UserError(
@@ -68,11 +86,22 @@ def add_site(operator: Operator, name: str, gateways: Sequence[str], authority: 
         )
     store = operator.store
     tree.require(store)
-    site = Site(gateways=tuple(dict.fromkeys(gateways)), authority=digits)
+    site = Site(
+        gateways=tuple(dict.fromkeys(gateways)),
+        authority=digits,
+        bytes_per_second=bytes_per_second,
+        at=at,
+    )
     command = f"site add {name} {' '.join(site.gateways)}"
     found = store.read(paths.site(name))
     if found is not None:
-        after = replace(found.value, gateways=site.gateways, authority=digits)
+        after = replace(
+            found.value,
+            gateways=site.gateways,
+            authority=digits,
+            bytes_per_second=bytes_per_second,
+            at=at,
+        )
         return operator.change(paths.site(name), found, after, command)
     folder: list[Write] = []
     if not store.exists(paths.sites()):
@@ -111,6 +140,8 @@ def sites(store: Store) -> tuple[str, list[SiteRow]]:
             record.value.gateways,
             record.value.authority,
             tuple(sorted(flow for flow, site in reading.items() if site == name)),
+            record.value.bytes_per_second,
+            record.value.at,
         )
         for name, record in zip(names, records, strict=True)
         if record is not None

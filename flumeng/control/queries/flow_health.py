@@ -17,7 +17,7 @@ class FlowHealth:
     ``stopped``, ``pending``, ``unhealthy supervisor`` (discovery fails, or the flow is unreadable),
     ``unhealthy tasks`` or ``unknown``. ``detail``: ``connecting to stream``, ``discovering tasks``,
     ``creating tasks``, ``lost contact with stream``, ``discovery fails``, ``tasks fail``,
-    ``retrying``, ``not readable``, or the state."""
+    ``retrying``, ``not readable``, ``outside its window``, or the state."""
 
     state: str
     detail: str
@@ -32,9 +32,10 @@ UNKNOWN_HEALTH = FlowHealth("unknown", "unknown")
 
 
 def flow_health(
-    state: str, problem: str, tasks: Sequence[TaskRow], *, idle: bool = False
+    state: str, problem: str, tasks: Sequence[TaskRow], *, idle: bool = False, waits: str = ""
 ) -> FlowHealth:
-    """Return the health. ``problem``: a read error. ``idle``: all is delivered, nothing arrives."""
+    """Return the health. ``problem``: a read error. ``idle``: all is delivered, nothing arrives.
+    ``waits``: why nothing is read at this time of the day."""
     if state == "suspended":
         return FlowHealth(state, state, "an operator paused it", "`flumeng flow resume`")
     if state != "running":
@@ -59,6 +60,8 @@ def flow_health(
     late = [task for task in collect if task.state != "running"]
     if late or not collect:
         return _of_late(late, running=len(late) < len(collect))
+    if waits:
+        return FlowHealth("running", "outside its window", waits, "wait, or change `at`")
     now = "idle" if idle else "running"
     return FlowHealth(now, now)
 

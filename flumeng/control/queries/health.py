@@ -51,7 +51,7 @@ def status(
 ) -> dict[str, Any]:
     """Return the health of the cluster and its flows; ``now`` is in seconds since the epoch."""
     cache = ReadCache.of(store)
-    flows = overview.flows(cache)
+    flows = overview.flows(cache, now=now)
     nodes = overview.nodes(cache)
     names = cache.children(paths.live_masters())
     live_records = readable_by_name(cache, paths.live_master, names)
@@ -117,7 +117,7 @@ def _lags(
 
 def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
     idle = behind.events == 0 and not behind.unknown and behind.still
-    health = flow_health(flow.state, flow.problem, flow.tasks, idle=idle)
+    health = flow_health(flow.state, flow.problem, flow.tasks, idle=idle, waits=flow.waits)
     return {
         "flow": flow.flow,
         "part_of": flow.part_of,

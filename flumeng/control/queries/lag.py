@@ -85,7 +85,7 @@ def flow_lag(
 
 def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
     """Yield at most one cause: the flow is late, or its collectors are stuck."""
-    if flow.state == "suspended" or not lag.events:
+    if flow.state == "suspended" or flow.waits or not lag.events:
         return
     late = lag.seconds is not None and lag.seconds > flow.lag_limit_seconds
     stuck = (

@@ -13,7 +13,7 @@ from flumeng.config.flow_outline import Outline, outline
 from flumeng.config.guarantees import local_paths
 from flumeng.control.commands.chains import upstream_of
 from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
-from flumeng.control.queries import task_status
+from flumeng.control.queries import link_windows, task_status
 from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.counters import NO_COUNTS, TaskCounts
 from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
@@ -34,7 +34,8 @@ NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
 
 @dataclass(frozen=True)
 class FlowRow:
-    """A flow. ``problem``: a read error. ``went_back``: why it returned to an older revision."""
+    """A flow. ``problem``: a read error. ``went_back``: why it returned to an older revision.
+    ``waits``: why it reads nothing at this time of the day."""
 
     flow: str
     state: str
@@ -53,6 +54,7 @@ class FlowRow:
     backfill_of: str = ""
     part_of: str = ""
     health: FlowHealth = UNKNOWN_HEALTH
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,19 +120,26 @@ class NodeRow:
     spark_ui: str = ""
 
 
-def flows(source: ReadableStore, *, checked: bool = True) -> list[FlowRow]:
-    """Return all flows, each before its parts. ``checked`` parses all texts: takes longer."""
+def flows(
+    source: ReadableStore, *, checked: bool = True, now: float | None = None
+) -> list[FlowRow]:
+    """Return all flows, each before its parts. ``checked`` parses all texts: takes longer. With
+    ``now``, seconds since the epoch, checked flows have ``waits``."""
     cache = ReadCache.of(source)
     statuses = _statuses(cache)
     return [
-        _flow_row(seen, task_status.rows(seen.view, statuses))
+        _flow_row(seen, task_status.rows(seen.view, statuses), _waits(cache, seen, now))
         for seen in _flows(
             cache, sorted(cache.children(paths.flows()), key=beside), checked=checked
         )
     ]
 
 
-def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
+def _waits(cache: ReadCache, seen: _Seen, now: float | None) -> str:
+    return "" if now is None else link_windows.why_waiting(cache, seen.spec, now)
+
+
+def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...], waits: str) -> FlowRow:
     view, spec, problem = seen.view, seen.spec, seen.view.problem
     try:
         shown = Outline.of(spec) if spec else outline(seen.text) if seen.text else NO_OUTLINE
@@ -147,7 +156,8 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
         problem=problem,
         rollout=task_status.rollout(view, tasks),
         went_back=view.record.went_back,
-        health=flow_health(view.record.state, problem, tasks),
+        health=flow_health(view.record.state, problem, tasks, waits=waits),
+        waits=waits,
         labels=shown.labels,
         backfill_of=view.record.backfill_of,
         part_of=whole_of(view.name) if is_part(view.name) else "",
@@ -157,8 +167,9 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
     )
 
 
-def flow(store: ReadableStore, name: str) -> FlowDetail:
-    """Return a flow. Raises ``UserError`` if unknown, ``CorruptError`` if its text is missing."""
+def flow(store: ReadableStore, name: str, now: float | None = None) -> FlowDetail:
+    """Return a flow; ``now`` as in ``flows``. Raises ``UserError`` if unknown, ``CorruptError`` if
+    its text is missing."""
     require_flow(store, name)
     cache = ReadCache(store)
     matches = _flows(cache, [name], checked=True)
@@ -192,7 +203,7 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
         spark_uis=_spark_uis(tasks, statuses),
         backfill=_backfill(cache, name, record) if record.backfill_of else None,
         ended=task_status.ended(view),
-        health=flow_health(record.state, view.problem, tasks),
+        health=flow_health(record.state, view.problem, tasks, waits=_waits(cache, matches[0], now)),
         scaling=task_status.scaling(
             view.place.collect.tasks if view.place else None,
             discovered.value if discovered else None,

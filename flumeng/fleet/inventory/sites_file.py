@@ -15,11 +15,11 @@ from flumeng.fleet.inventory import Site
 from flumeng.fleet.inventory.variables import check_name as check_variable
 from flumeng.fleet.inventory.variables import fill
 from flumeng.fleet.waves import Wave
-from flumeng.fleet.windows import parse_window
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import SECRET, check_name
 from flumeng.platform.options.problems import Problem, nearest
 from flumeng.platform.options.quantities import check_address, whole_number
+from flumeng.platform.options.windows import parse_window
 
 MAX_BYTES = 4 * 2**20
 MAX_NODES = 500_000

@@ -29,6 +29,10 @@ class OutOfDescriptorsError(HeldError):
     """The process or the system has too many open files."""
 
 
+class ThrottledError(UnavailableError):
+    """A rate limit of the server or of the caller holds up the read; it goes on later."""
+
+
 class NotServedError(UnavailableError):
     """The server does not serve the requested journal now."""
 

@@ -20,6 +20,7 @@ from flumeng.journal.log.errors import DataLossError
 from flumeng.journal.serving import wire
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.proof import Proof, of_process
+from flumeng.journal.serving.wire import NO_CHOKE, Choke
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 T = TypeVar("T")
@@ -72,15 +73,23 @@ class JournalClient:
         return self._ask(wire.CHECK_TARGETS, list, json.dumps(asked).encode())
 
     def read(
-        self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
+        self,
+        journal: str,
+        start: int,
+        end: int,
+        *,
+        replayed: bool = False,
+        token: str = "",
+        choke: Choke = NO_CHOKE,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the events of [start, end) in READ_SCHEMA, without lost ones. An executor needs a
-        ``token``. Raises UnavailableError (no connection or progress; NotServedError),
-        DataLossError (BelowFloorError, AboveSafeError), CorruptError and DeniedError."""
+        ``token``; a gateway heeds the ``choke``. Raises UnavailableError (no connection or
+        progress; NotServedError), DataLossError (BelowFloorError, AboveSafeError), CorruptError and
+        DeniedError."""
         seq = start
         while True:
             began = seq
-            frames = self._frames(journal, seq, end, token=token)
+            frames = self._frames(journal, seq, end, token=token, choke=choke)
             try:
                 for batch in reading.rows(frames, journal, seq, end, replayed=replayed):
                     seq = batch.column("seq")[-1].as_py() + 1
@@ -139,10 +148,17 @@ class JournalClient:
             ) from error
 
     def _frames(
-        self, journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
+        self,
+        journal: str,
+        start: int,
+        end: int,
+        *,
+        tapped: bool = False,
+        token: str = "",
+        choke: Choke = NO_CHOKE,
     ) -> Iterator[pa.Buffer]:
         """Yield frames as stored."""
-        ticket = wire.make_ticket(journal, start, end, tapped=tapped, token=token)
+        ticket = wire.make_ticket(journal, start, end, tapped=tapped, token=token, choke=choke)
         for chunk in self._chunks(ticket):
             yield from wire.frames_of(chunk, self._address)
 

@@ -50,11 +50,13 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
-    """``ended``: the lease with the request's id was removed, so events may be missing."""
+    """``ended``: the lease with the request's id was removed, so events may be missing. ``time``:
+    of the gateway's clock, in seconds since the epoch; 0.0 from an older one."""
 
     site: str
     id: str
     ended: bool = False
+    time: float = 0.0
 
 
 def parse(kind: type[T], body: bytes) -> T:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+import msgspec
 import pyarrow as pa
 
 from flumeng.events.journal_names import is_id
@@ -18,6 +19,7 @@ from flumeng.journal.log.errors import (
     NotServedError,
     TapDeniedError,
     TapsBusyError,
+    ThrottledError,
 )
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
@@ -39,6 +41,7 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("taps-busy", TapsBusyError),
     ("denied", DeniedError),
     ("bad-request", UserError),
+    ("throttled", ThrottledError),
     ("not-served", NotServedError),
     ("below-floor", BelowFloorError),
     ("above-safe", AboveSafeError),
@@ -67,23 +70,49 @@ def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
 
 
 @dataclass(frozen=True)
+class Choke:
+    """The limits that a reader at another site sets itself, in bytes per second; 0: none. ``link``:
+    of all flows of its ``site``. ``priority``: among these, the highest first. ``reader``: its
+    flow. A certificate's site counts instead of ``site``."""
+
+    site: str = ""
+    reader: str = ""
+    bytes_per_second: int = 0
+    link_bytes_per_second: int = 0
+    priority: int = 0
+
+
+NO_CHOKE = Choke()
+
+
+@dataclass(frozen=True)
 class Ticket:
-    """A request for the events [start, end) of a journal; a ``token`` admits an executor."""
+    """A request for the events [start, end) of a journal; a ``token`` admits an executor. Only
+    gateways heed a ``choke``."""
 
     journal: str
     start: int
     end: int
     tapped: bool = False
     token: str = ""
+    choke: Choke = NO_CHOKE
 
 
 def make_ticket(
-    journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
+    journal: str,
+    start: int,
+    end: int,
+    *,
+    tapped: bool = False,
+    token: str = "",
+    choke: Choke = NO_CHOKE,
 ) -> bytes:
     """Encode a ticket; a server without taps rejects the ticket of a tap."""
     document: dict[str, object] = {"journal": journal, "start": start, "end": end}
     if token:
         document["token"] = token
+    if choke != NO_CHOKE:
+        document["choke"] = asdict(choke)
     return json.dumps({"tap": document} if tapped else document).encode()
 
 
@@ -97,6 +126,7 @@ def parse_ticket(ticket: bytes) -> Ticket:
             document = document["tap"]
         name, start, end = document["journal"], document["start"], document["end"]
         token = document.get("token", "")
+        choke = msgspec.convert(document.get("choke", {}), Choke)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError('a ticket is like {"journal": "ID", "start": 0, "end": 9}') from error
     if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
@@ -105,4 +135,4 @@ def parse_ticket(ticket: bytes) -> Ticket:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
     if not isinstance(token, str):
         raise UserError("a ticket's token must be a string")
-    return Ticket(name, start, end, tapped, token)
+    return Ticket(name, start, end, tapped, token, choke)

@@ -26,6 +26,8 @@ _DURATIONS = {
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)
 MOST_DIGITS = 300
+LINK_RATES = (65_536, 2**40)
+"""Bounds of the rate of a link in bytes per second: a large event has to pass within seconds."""
 MOST = 1e300
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]*", re.ASCII)
 

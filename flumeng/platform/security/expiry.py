@@ -13,6 +13,8 @@ from flumeng.platform.security.roles import ROLES
 
 WARN_DAYS = 30.0
 CHECK_SECONDS = 600.0
+SITES = "sites"
+"""The folder with the certificates for other sites, in the host's own."""
 
 
 class Expiry:
@@ -24,13 +26,14 @@ class Expiry:
         self._problems: dict[str, str] = {}
 
     def problems(self) -> dict[str, str]:
-        """Return warnings by ``certificate of ROLE``; none in an open cluster."""
+        """Return warnings by ``certificate of ROLE`` or ``certificate for site SITE``; none in an
+        open cluster."""
         folder = roles.folder()
         if folder is not None and self._clock() - self._checked_at >= CHECK_SECONDS:
             self._checked_at = self._clock()
             self._problems = {
-                f"certificate of {keystore.role}": text
-                for keystore, credentials in credentials_in(folder)
+                f"certificate {subject}": text
+                for subject, credentials in _of_host(folder)
                 if (text := warning(credentials, self._now()))
             }
         return self._problems
@@ -45,6 +48,15 @@ def credentials_in(folder: Path) -> Iterator[tuple[Keystore, Credentials | UserE
                 yield keystore, keystore.load()
             except UserError as error:
                 yield keystore, error
+
+
+def _of_host(folder: Path) -> Iterator[tuple[str, Credentials | UserError]]:
+    """Yield the host's own credentials, and those for other sites."""
+    for keystore, credentials in credentials_in(folder):
+        yield f"of {keystore.role}", credentials
+    for site in sorted((folder / SITES).glob("*")):
+        for _, credentials in credentials_in(site):
+            yield f"for site {site.name}", credentials
 
 
 def days_left(credentials: Credentials, now: datetime) -> float:

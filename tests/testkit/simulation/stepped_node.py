@@ -4,7 +4,7 @@ children."""
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from flumeng.agent.node.daemon import Node
@@ -12,6 +12,7 @@ from flumeng.agent.node.data_directory import DataDirectory
 from flumeng.agent.node.events import Event, Tick
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
+from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.control.zookeeper import Store
 
 
@@ -34,9 +35,9 @@ class SteppedNode(Node):
         clock: Callable[[], float],
         start: Callable[[str], Child],
         *,
-        signers: Sequence[str] = (),
+        allowed: Policy = UNRESTRICTED,
     ) -> None:
-        super().__init__(settings, home, store, clock, signers=signers)
+        super().__init__(settings, home, store, clock, allowed=allowed)
         self._start_child = start
 
     @property

@@ -9,6 +9,7 @@ from flumeng.agent.node.data_directory import DataDirectory
 from flumeng.agent.node.events import Event, Reported
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
+from flumeng.config.policy import Policy
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, tree
@@ -48,7 +49,12 @@ class Bench:
         self.home.close()
         self.home = DataDirectory(self.data)
         self.node = SteppedNode(
-            settings, self.home, self.store, lambda: self.now, self.child, signers=self.signers
+            settings,
+            self.home,
+            self.store,
+            lambda: self.now,
+            self.child,
+            allowed=Policy(signers=self.signers),
         )
         self.node.begin()
         self.node.turn()

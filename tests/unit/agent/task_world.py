@@ -64,6 +64,10 @@ class World(StillPositions):
     measures: Measures = field(default_factory=Measures)
     jobs: Jobs = field(default_factory=lambda: Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail))
     opened: list[FlowSpec] = field(default_factory=list)
+    resting: bool = False
+
+    def rests(self) -> bool:
+        return self.resting
 
     def open(self, spec: FlowSpec) -> None:
         self.opened.append(spec)

@@ -59,6 +59,21 @@ def test_batches_run_and_one_status_is_reported(world: World) -> None:
     assert world.counted(table.COLLECT_EVENTS) == {}
 
 
+def test_no_batch_begins_while_the_input_rests(world: World) -> None:
+    pipeline = ScriptedPipeline(spec())
+    world.safe[JOURNAL], world.resting = 50, True
+    runner = world.run(pipeline)
+    wait_for(lambda: world.statuses == [Status(1, 1, "running", None, (JOURNAL,))])
+    time.sleep(0.2)
+    assert (pipeline.batches, world.ack()) == ([], 0)
+    world.resting = False
+    wait_for(lambda: world.ack() == 50)
+    world.safe[JOURNAL], world.resting = 70, True
+    runner.drain()
+    assert runner.join(PATIENCE_SECONDS), "a drain does not wait for the window"
+    assert world.ack() == 50
+
+
 @pytest.mark.slow
 def test_counts_of_committed_batches_are_kept_by_task(world: World) -> None:
     """A claim under another epoch counts from zero; one that begins again after a failure goes

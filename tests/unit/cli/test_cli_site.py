@@ -31,6 +31,8 @@ def test_site_is_added_changed_listed_and_removed(shell: Shell) -> None:
         "gateways": ["g1:9003", "[::1]:9003"],
         "authority": "ab" * 32,
         "readers": [],
+        "bytes_per_second": 0,
+        "at": "",
     }
     assert shell.json("site", "list") == {"here": "nyc", "sites": [row]}
     assert shell.json("site", "show", "fra") == row
@@ -39,10 +41,24 @@ def test_site_is_added_changed_listed_and_removed(shell: Shell) -> None:
     assert shell.json("site", "list") == {"here": "nyc", "sites": []}
 
 
+def test_limits_of_a_site_are_set_shown_and_removed(shell: Shell) -> None:
+    night = "22:00-06:00 Europe/Berlin"
+    shell.run("site", "add", "fra", "g1:9003", "--bytes-per-second", "50MB", "--at", night)
+    shown = shell.json("site", "show", "fra")
+    assert (shown["bytes_per_second"], shown["at"]) == (50_000_000, night)
+    assert night in shell.run("site", "show", "fra").output
+    shell.run("site", "add", "fra", "g1:9003")
+    shown = shell.json("site", "show", "fra")
+    assert (shown["bytes_per_second"], shown["at"]) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("name", "A b"), "the name of a site: expected"),
+        (("add", "fra", "g1:1", "--at", "22:00-06:00"), "has no time zone"),
+        (("add", "fra", "g1:1", "--bytes-per-second", "fast"), "expected a size"),
+        (("add", "fra", "g1:1", "--bytes-per-second", "1KB"), "a rate of 65536 to"),
         (("add", "fra", "g1"), "gateway 'g1': expected host:port"),
         (("add", "fra", "g1:1", "--authority", "abc"), "64 hexadecimal digits"),
         (("remove", "fra"), "there are no sites"),
@@ -75,6 +91,9 @@ def test_flow_of_an_unusable_site_is_refused(shell: Shell, flow: Path) -> None:
     ("more", "why"),
     [
         (", after: filters", "cannot run there for readers"),
+        (", at: '22:00-06:00'", "has no time zone"),
+        (", priority: 10", "expected at most 9"),
+        (", bytes_per_second: 1KB", "expected at least 65536 bytes"),
         (", keep_seconds: 60, discovery_seconds: 30", "keep events for 4 times as long"),
     ],
 )

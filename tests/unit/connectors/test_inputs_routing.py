@@ -78,6 +78,10 @@ class FakeInput(StillPositions):
     closed: int = 0
     asked: list[Collection[str]] = field(default_factory=list)
     refreshed: list[Collection[str]] = field(default_factory=list)
+    resting: bool = False
+
+    def rests(self) -> bool:
+        return self.resting
 
     def positions(self, wake: Callable[[], None]) -> FakeInput:
         del wake
@@ -271,3 +275,14 @@ def test_task_of_two_inputs_acks_each_from_its_start(inputs: Inputs, broker: Fak
     assert runner.join(PATIENCE_SECONDS)
     read = [piece for batch in pipeline.batches for piece in batch if piece.partition == THERE]
     assert [(piece.start, piece.end) for piece in read] == [(5, 20), (20, 23)]
+
+
+def test_flow_rests_when_all_its_inputs_do(
+    positions: RoutedPositions, journals: FakeInput, broker: FakeInput
+) -> None:
+    assert not positions.rests()
+    positions.of([HERE, THERE])
+    journals.resting = True
+    assert not positions.rests()
+    broker.resting = True
+    assert positions.rests()

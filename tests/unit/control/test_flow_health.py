@@ -100,3 +100,13 @@ def test_flow_is_unreachable_only_when_every_failure_was() -> None:
     assert streak.health == "unreachable"
     streak.succeed(all_is_done=True)
     assert streak.health == ""
+
+
+def test_flow_outside_its_window_waits_unless_something_is_wrong_or_nothing_is_left() -> None:
+    ready = [task(COLLECT)]
+    waiting = flow_health("running", "", ready, waits="it reads site fra at night")
+    assert str(waiting) == "running (outside its window)"
+    assert (waiting.cause, waiting.advice) == ("it reads site fra at night", "wait, or change `at`")
+    failed = [task(COLLECT, "failed", "unhealthy")]
+    assert flow_health("running", "", failed, waits="night").detail == "tasks fail"
+    assert flow_health("suspended", "", ready, waits="night").detail == "suspended"

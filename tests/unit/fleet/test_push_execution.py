@@ -21,7 +21,7 @@ from flumeng.fleet.resources import Resources
 from flumeng.fleet.site_copy import SiteCopy, copy_site
 from flumeng.fleet.site_state import push_of, state_of
 from flumeng.fleet.waves import Ending, Outcome, Wave
-from flumeng.fleet.windows import parse_window
+from flumeng.platform.options.windows import parse_window
 from tests.testkit.sites import NOON, FakeSites, Fault
 from tests.testkit.store import FakeStore
 from zkschema import paths

@@ -15,7 +15,7 @@ from flumeng.fleet.inventory import Inventory, InventoryError, InventoryProblem
 from flumeng.fleet.inventory import files as inventory_files
 from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render
-from flumeng.fleet.windows import Window
+from flumeng.platform.options.windows import Window
 
 EXAMPLE = Path(__file__).parents[3] / "conf" / "sites"
 SITES = """\

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.fleet.windows import HORIZON_DAYS, Window, is_open, opens_at
+from flumeng.platform.options.windows import HORIZON_DAYS, Window, is_open, opens_at
 
 CHANGES = {
     "UTC": datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC),

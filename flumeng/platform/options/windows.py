@@ -1,4 +1,4 @@
-"""Weekly windows in which a site may be changed, in its time zone. Pure. Local time counts: a
+"""Weekly windows in a time zone: when a site may be changed, or read. Pure. Local time counts: a
 repeated hour is open twice, a skipped one never."""
 
 from __future__ import annotations
@@ -7,12 +7,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
+
+from flumeng.platform.options.patterns import check_timezone
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_MINUTES = 24 * 60
 HORIZON_DAYS = 8
 _FORM = re.compile(r"(\S+)\s+(\d\d):(\d\d)\s*-\s*(\d\d):(\d\d)")
+_HOURS_ALONE = re.compile(r"\d\d:\d\d\s*-\s*\d\d:\d\d")
+HOURS = "expected HH:MM-HH:MM ZONE, as 22:00-06:00 Europe/Berlin, perhaps after days as mon-fri"
 _MINUTE = timedelta(minutes=1)
 
 
@@ -37,6 +42,42 @@ def parse_window(text: str) -> Window:
     if begin == DAY_MINUTES:
         raise ValueError(f"{text!r}: a window begins at 00:00 to 23:59")
     return Window(_days(form[1]), begin, end)
+
+
+@dataclass(frozen=True)
+class Hours:
+    """A window with its time zone."""
+
+    window: Window
+    zone: ZoneInfo
+
+    def is_open(self, moment: datetime) -> bool:
+        """Return whether the window is open at ``moment`` (aware)."""
+        return is_open([self.window], moment, self.zone)
+
+    def opens_at(self, moment: datetime) -> datetime | None:
+        """As ``opens_at`` below, of this window alone."""
+        return opens_at([self.window], moment, self.zone)
+
+
+@lru_cache(maxsize=256)
+def parse_hours(text: str) -> Hours:
+    """Parse text like ``22:00-06:00 Europe/Berlin``, daily or after ``mon-fri``. Raises
+    ``ValueError``."""
+    window, _, zone = text.strip().rpartition(" ")
+    if not window:
+        raise ValueError(f"{text!r} has no time zone: {HOURS}")
+    try:
+        check_timezone(zone)
+    except ValueError as error:
+        raise ValueError(f"{zone!r} is no time zone: {HOURS}") from error
+    daily = _HOURS_ALONE.fullmatch(window.strip()) is not None
+    return Hours(parse_window(f"daily {window}" if daily else window), ZoneInfo(zone))
+
+
+def check_hours(text: str) -> None:
+    """Raise ValueError as ``parse_hours``."""
+    parse_hours(text)
 
 
 def is_open(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> bool:

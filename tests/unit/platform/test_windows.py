@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from flumeng.fleet.windows import Window, is_open, opens_at, parse_window
+from flumeng.platform.options.windows import Window, is_open, opens_at, parse_hours, parse_window
 
 BERLIN = ZoneInfo("Europe/Berlin")
 EVERY_DAY = frozenset(range(7))
@@ -106,3 +107,36 @@ def test_window_is_in_the_time_zone_of_its_site() -> None:
     assert is_open(window, moment, ZoneInfo("Asia/Tokyo"))
     assert not is_open(window, moment, BERLIN)
     assert opens_at(window, moment, BERLIN) == moment + timedelta(hours=7.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "closed"),
+    [
+        ("22:00-06:00 Europe/Berlin", "2026-12-07T22:00", "2026-12-07T21:59"),
+        ("mon-fri 22:00-06:00 Europe/Berlin", "2026-12-12T05:59", "2026-12-12T22:30"),
+        (" 09:00 - 17:00  Asia/Tokyo ", "2026-12-07T01:00", "2026-12-07T09:00"),
+    ],
+)
+def test_hours_have_days_and_a_zone(text: str, opened: str, closed: str) -> None:
+    hours = parse_hours(text)
+    assert hours.is_open(berlin(opened))
+    assert not hours.is_open(berlin(closed))
+    first = hours.opens_at(berlin(closed))
+    assert first is not None
+    assert hours.is_open(first)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("22:00-06:00", "no time zone"),
+        ("22:00-06:00 Mars/Base", "'Mars/Base' is no time zone: expected HH:MM-HH:MM ZONE"),
+        ("22-06 Europe/Berlin", "is no window"),
+        ("mon 22:00-25:00 Europe/Berlin", "25:00 is no time"),
+        ("yesterday 22:00-23:00 UTC", "'yesterday' is no day"),
+        ("", "no time zone"),
+    ],
+)
+def test_invalid_hours_are_explained(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse_hours(text)
