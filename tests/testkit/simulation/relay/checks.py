@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from flumeng.connectors.sites.finder import AWAITED
 from flumeng.connectors.sites.names import partition_of
 from flumeng.control.snapshot.partitions import ack_path
 from tests.testkit.simulation.ensemble import Change, Changes
@@ -50,7 +51,9 @@ class Checks:
         self._promised: dict[str, int] | None = None
         self._seen: set[str] = set()
         self._removed_unheld: set[str] = set()
-        self._made_at = 0
+        self._before: set[str] = set()
+        self._leases = 0
+        self._awaited: set[str] = set()
         self.notes = 0
         world.fra.listeners.append(self._on_source)
         world.nyc.listeners.append(self._on_subscriber)
@@ -79,15 +82,17 @@ class Checks:
             held = self._lease_ack(journal.name)
             end = journal.safe
             self._require(held >= end, f"{journal.name} is removed, the lease is at {held} of {end}")
-        else:
+        elif self._leases > 1:
             self._removed_unheld.add(journal.name)
+        else:  # the decision was made before the subscription
+            self._before.add(journal.name)
 
     def at_end(self) -> None:
         promised = self._promised
         assert promised is not None
         lost = self._lost()
         for name, journal in self._world.journals.items():
-            if partition_of("fra", name) in lost:
+            if partition_of("fra", name) in lost or name in self._before:
                 continue
             unseen = name not in self._seen and name in self._removed_unheld
             if unseen and self.notes:
@@ -115,6 +120,7 @@ class Checks:
         for change in changes:
             if change.path == LEASE and change.after is None:
                 self._on_lease_ended(session, change)
+            self._leases += change.path == LEASE and change.before is None
             if change.path.startswith(LEASE_ACKS) and change.after is not None:
                 self._on_lease_ack(change, renewed=LEASE in paths_changed)
 
@@ -138,7 +144,7 @@ class Checks:
         journal = self._world.journals[name]
         least = self._own_ack(name)
         self._require(after <= least, f"{name} gives up {after}, its own flow has read {least}")
-        lately = self._world.now - journal.last_full <= FULL_LATELY_SECONDS
+        lately = journal.full or self._world.now - journal.last_full <= FULL_LATELY_SECONDS
         self._require(lately, f"{name} gives up {after}, and was not full")
         self._dropped[name].update(range(max(before, 0), after))
 
@@ -177,8 +183,15 @@ class Checks:
 
     def _on_partitions(self, record: Partitions) -> None:
         self._seen.update(map(_journal, record.partitions))
-        if self._promised is None and record.scope is not None:
-            self._promised = {name: at.floor for name, at in self._world.journals.items()}
+        if record.scope is None:
+            return
+        journals = self._world.journals
+        if self._promised is None:
+            self._promised = {name: at.floor for name, at in journals.items()}
+        awaited = {text.removeprefix(AWAITED) for text in record.scope if text.startswith(AWAITED)}
+        for name in self._awaited:
+            self._promised[name] = journals[name].floor
+        self._awaited = awaited
 
     def _is_held(self, seen: int) -> bool:
         since = self.lease_since

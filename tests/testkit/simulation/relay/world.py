@@ -26,7 +26,7 @@ ROUGH_STEPS = (60, 220)
 REST_STEPS = 3_000
 READ_SECONDS = 60.0
 """How rarely masters read leases."""
-LATE_SECONDS = 30.0
+LATE_SECONDS = 12.0
 HELD_SECONDS = 12.0
 """How long a full journal may refuse events for the sake of another site."""
 WEB = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\nsinks: [noop]\n"
@@ -126,7 +126,8 @@ class World(Environment):
             self.leave(process)
         for journal in self.open_journals():
             journal.close()
-        until = self.now + self.keep_seconds + READ_SECONDS + LATE_SECONDS
+        self.now += self.keep_seconds + READ_SECONDS
+        until = self.now + LATE_SECONDS
         while self.now < until:
             self.step()
         if self.checks.lease_since is not None:
@@ -140,7 +141,7 @@ class World(Environment):
         """The link is cut for good: senders at the source do not wait for that."""
         self.link.cut = True
         self.sender.enough = False
-        began, until = self.now, self.now + self.keep_seconds / 2
+        began, until = self.now, self.now + min(self.keep_seconds / 2, 2 * HELD_SECONDS)
         while self.now < until:
             self.step()
             for journal in self.open_journals():
