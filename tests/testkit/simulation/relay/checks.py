@@ -8,7 +8,7 @@
 5. A lease's acks never move back, and are never above the subscriber's.
 6. A full journal gives up nothing that local readers have not read.
 7. A lease ends neither before ``keep_seconds`` without a renewal nor long after.
-8. At the end each event since the subscription began is delivered, in a gap record, or reported as
+8. In the end each event since the subscription began is delivered, in a gap record, or reported as
    lost with its journal.
 """
 
@@ -87,32 +87,26 @@ class Checks:
         else:  # the decision was made before the subscription
             self._before.add(journal.name)
 
-    def at_end(self) -> None:
-        promised = self._promised
-        assert promised is not None
-        lost = self._lost()
-        for name, journal in self._world.journals.items():
-            if partition_of("fra", name) in lost or name in self._before:
-                continue
-            unseen = name not in self._seen and name in self._removed_unheld
-            if unseen and self.notes:
-                continue
-            there = self._delivered[name] | self._gaps[name]
-            missing = [n for n in range(promised.get(name, 0), journal.safe) if n not in there]
-            self._require(not missing, f"silent gap: {name} lacks {missing[:5]}")
-
     def unfinished(self) -> str:
-        """Return what the subscriber has not read yet, or the lease does not cover."""
+        """Return what the subscriber neither has nor has reported yet, or the lease does not
+        cover."""
         if self._promised is None:
             return "the subscription has not begun"
+        lost = self._lost()
         for name, journal in self._world.journals.items():
-            if journal.removed:
-                continue
             acked, held = self._acked(name), self._lease_ack(name)
-            if acked < journal.safe:
+            if not journal.removed and acked < journal.safe:
                 return f"{name} is acked up to {acked} of {journal.safe}"
-            if held < acked:
+            if not journal.removed and held < acked:
                 return f"the lease of {name} is at {held}, its ack at {acked}"
+            unseen = name not in self._seen and name in self._removed_unheld and self.notes
+            if partition_of("fra", name) in lost or name in self._before or unseen:
+                continue
+            there = self._delivered[name] | self._gaps[name]
+            missing = [n for n in range(self._promised.get(name, 0), journal.safe)
+                       if n not in there]  # fmt: skip
+            if missing:
+                return f"silent gap: {name} lacks {missing[:5]}"
         return ""
 
     def _on_source(self, session: int, changes: Changes) -> None:

@@ -99,9 +99,7 @@ class SourceNode(Process):
             if name in there:
                 world.checks.on_trim(there[name], ack, seen)
                 there[name].trim(ack)
-        self._registry.deregister(
-            name for name in acked.unneeded if name not in there or there[name].removed
-        )
+        self._registry.clear_up(acked.unneeded, there)
         for name in acked.unneeded:
             if name in there and there[name].closed:
                 world.checks.on_removed(there[name], seen)

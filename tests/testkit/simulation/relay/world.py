@@ -74,7 +74,6 @@ class World(Environment):
             self.step()
         self.calm_down()
         self._come_to_rest()
-        self.checks.at_end()
         if self.random.random() < 0.5:
             self._outlive()
         else:
