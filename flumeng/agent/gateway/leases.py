@@ -16,13 +16,12 @@ from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
-from zkschema.records import Ack, Lease
+from zkschema.records import Ack
 
 log = logging.getLogger(__name__)
 
 HELD_SHARE = 0.5
 """A full journal gives events up if only another site has not read this share of its events."""
-
 
 def cursor_name(site: str, reader: str) -> str:
     return f"{site}:{reader}"
@@ -41,32 +40,28 @@ class Leases:
 
     def renew(self, here: str, caller: str, request: LeaseRequest) -> LeaseAnswer:
         """Move the cursor's acks up, and keep the events above. A missing cursor is made at the
-        request's acks. Raises UserError, ConflictError, UnavailableError."""
+        request's acks, with a new id. Requests with another id hear that their lease has ended,
+        until they present this one: answers get lost, and old requests arrive late. Raises
+        UserError, ConflictError, UnavailableError."""
         flow, name = request.flow, cursor_name(caller, request.reader)
         held = self._store.read(paths.lease(flow, name))
-        lease = Lease(
-            holder=request.id,
-            reader=f"flow {request.reader} of site {caller}",
-            keep_seconds=request.keep_seconds,
-            renewed=self._wall(),
-        )
-        if held is not None and (held.value.holder, held.value.keep_seconds) == (
-            request.id,
-            request.keep_seconds,
-        ):
-            cursor = Cursor(self._store, flow, name, lease, self._wall)
-        else:
+        if held is None:
             cursor = Cursor.take(
                 self._store,
                 flow,
                 name,
                 keep_seconds=request.keep_seconds,
                 begin=lambda: request.acks,
-                reader=lease.reader,
+                reader=f"flow {request.reader} of site {caller}",
                 wall=self._wall,
             )
+        else:
+            lease = replace(held.value, keep_seconds=request.keep_seconds)
+            if lease != held.value:
+                self._store.write(paths.lease(flow, name), lease, held.version)
+            cursor = Cursor(self._store, flow, name, lease, self._wall)
         cursor.commit(request.acks)
-        ended = held is None and bool(request.id)
+        ended = request.id not in ("", cursor.holder)
         return LeaseAnswer(here, cursor.holder, ended=ended, time=self._wall())
 
     def relieve(self, positions: Callable[[str], Mapping[str, Position]]) -> None:
@@ -84,7 +79,8 @@ class Leases:
         local = [name for name in names if not is_of_site(name)]
         for journal, position in full.items():
             acks = self._store.read_each([paths.ack(flow, name, journal) for name in local])
-            least = min((_offset(ack) for ack in acks), default=0)
+            # One event stays: a closed journal acked to its end is removed, with the gap in it.
+            least = min([position.safe - 1, *map(_offset, acks)])
             for name in filter(is_of_site, names):
                 ack = self._store.read(paths.ack(flow, name, journal))
                 held = least - max(_offset(ack), position.floor)

@@ -16,8 +16,10 @@ from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
 
 CLOCK_SECONDS = 60.0
 """A larger difference of clocks is reported; an answer takes a few seconds at most."""
-LEASE, LOST = "lease ", "lost "
-"""Prefixes in the scope: the id of the lease; a journal that ended unread with a lease."""
+LEASE, LOST, DOUBTED, AWAITED = "lease ", "lost ", "doubted ", "awaited "
+"""Prefixes in the scope: the id of the lease; a partition that ended unread with a lease; one that
+may still end so, since the source may have decided that before it saw the lease again; a journal
+that was there when the subscription began, and whose position is unknown still."""
 
 
 class SiteFinder(FinderBase):
@@ -44,7 +46,7 @@ class SiteFinder(FinderBase):
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
         scope = before.scope or ()
-        held_id = next((text.removeprefix(LEASE) for text in scope if text.startswith(LEASE)), "")
+        held_id = next(iter(_with(LEASE, scope)), "")
         lease = self._gateways.lease(
             LeaseRequest(
                 self._remote.flow,
@@ -56,24 +58,36 @@ class SiteFinder(FinderBase):
             )
         )
         found = self._gateways.positions(self._remote.flow)
-        lost = {text.removeprefix(LOST) for text in scope if text.startswith(LOST)}
+        began_with = _all(found) if before.scope is None else _with(AWAITED, scope)
+        offers, lacks = self._offers(found, known, began_with)
+        awaited = began_with & _all(found) - set(map(journal_of, offers))
+        missing = {name for name in known if journal_of(name) not in _all(found)}
+        doubted = _with(DOUBTED, scope) & known
         if lease.ended:
-            missing = {name for name in known if journal_of(name) not in _all(found)}
-            lost |= missing - self._read_whole(missing)
-        lost -= before.accepted.keys()
-        offers, troubles = self._offers(found, known, begun=before.scope is not None)
-        gone = frozenset(name for name in known if journal_of(name) not in _all(found)) - lost
+            doubted = {*known, *offers}
+        doubted -= self._read_whole(doubted)
+        lost = (_with(LOST, scope) | doubted & missing) - before.accepted.keys()
+        if not lease.ended:
+            doubted -= {name for name in offers if _is_open(journal_of(name), found)}
+        doubted -= missing
+        gone = frozenset(missing) - lost
         where = f"flow {self._remote.flow} of site {self._remote.site}"
         ended = f"the lease on {where} had ended: it was not renewed for "
         return Findings(
             offers,
-            scope=(where, f"{LEASE}{lease.id}", *(f"{LOST}{name}" for name in sorted(lost))),
+            scope=(
+                where,
+                f"{LEASE}{lease.id}",
+                *(f"{LOST}{name}" for name in sorted(lost)),
+                *(f"{DOUBTED}{name}" for name in sorted(doubted)),
+                *(f"{AWAITED}{journal}" for journal in sorted(awaited)),
+            ),
             gone=gone,
             kept=frozenset(lost),
             held={name: self._unread(name) for name in lost},
             notes=(f"{ended}{self._remote.keep_seconds:g} s",) if lease.ended else (),
-            troubles=troubles,
-            lacks=self._clocks(lease.time),
+            soon=bool(lacks),
+            lacks=(*lacks, *self._clocks(lease.time)),
         )
 
     def _clocks(self, there: float) -> tuple[str, ...]:
@@ -101,24 +115,27 @@ class SiteFinder(FinderBase):
         self._gateways.close()
 
     def _offers(
-        self, found: FlowPositions, known: Collection[str], *, begun: bool
+        self, found: FlowPositions, known: Collection[str], began_with: Collection[str]
     ) -> tuple[dict[str, Offer], tuple[str, ...]]:
-        """Return offers and troubles. A new journal waits until its position is known."""
+        """Return offers, and why journals are not offered. A new journal waits until its position
+        is known. It is read from seq 0, so that events which the source gave up are a gap, unless
+        it is one of ``began_with``."""
         offers: dict[str, Offer] = {}
-        troubles: list[str] = []
+        lacks: list[str] = []
         for journal in sorted(_all(found)):
             name, at = partition_of(self._remote.site, journal), found.positions.get(journal)
             if len(name) > LONGEST:
-                troubles.append(f"the name {name} has more than {LONGEST} characters")
+                lacks.append(f"the name {name} has more than {LONGEST} characters")
             elif name in known or at is not None:
-                latest = self._at_end and not begun
-                start = 0 if at is None else at.safe if latest else at.floor
+                start = 0
+                if at is not None and journal in began_with:
+                    start = at.safe if self._at_end else at.floor
                 offers[name] = Offer(start, found.ends.get(journal))
             else:
-                troubles.append(
+                lacks.append(
                     f"site {self._remote.site}: the server of the journal {journal} does not answer"
                 )
-        return offers, tuple(troubles)
+        return offers, tuple(lacks)
 
     def _read_whole(self, names: Collection[str]) -> set[str]:
         """Return the closed journals of these that are acked up to their end."""
@@ -153,6 +170,16 @@ class SiteFinder(FinderBase):
             for name in partitions
             if input_of(name) == SITE and site_of(name) == self._remote.site
         )
+
+
+def _with(prefix: str, scope: Iterable[str]) -> set[str]:
+    """Return the texts with this prefix, without it."""
+    return {text.removeprefix(prefix) for text in scope if text.startswith(prefix)}
+
+
+def _is_open(journal: str, found: FlowPositions) -> bool:
+    """Return whether the journal is served and not closed: the source removes only closed ones."""
+    return journal in found.positions and journal not in found.ends
 
 
 def _all(found: FlowPositions) -> set[str]:
