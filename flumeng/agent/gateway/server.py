@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from flumeng.agent.gateway.flow_watch import FlowWatch
-from flumeng.agent.gateway.leases import Leases
+from flumeng.agent.gateway.lease_use import LeaseUse
+from flumeng.agent.gateway.leases import Leases, cursor_name
 from flumeng.config.policy import Policy
 from flumeng.control.commands.cursors import require_readable
 from flumeng.control.zookeeper import Store
@@ -61,6 +62,7 @@ class GatewayServer(Service):
         self._store = store
         self._watch = watch
         self._leases = Leases(store)
+        self._use = LeaseUse(store)
         self._sent: Counter[tuple[str, str]] = Counter()
         self._running = 0
         self._counting = threading.Lock()
@@ -76,10 +78,12 @@ class GatewayServer(Service):
         yield table.GATEWAY_READS.of(running)
         for (site, flow), count in sent.items():
             yield table.GATEWAY_SENT.of(count, site, flow)
+        yield from self._use.readings()
 
     def relieve(self) -> None:
         """See ``Leases``."""
         self._leases.relieve(lambda flow: self._watch.positions("", flow).positions)
+        self._use.refresh()
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         del context
@@ -120,7 +124,11 @@ class GatewayServer(Service):
         foreign = [name for name in request.acks if flow_of(name) != request.flow]
         if foreign:
             raise UserError(f"{foreign[0]} is no journal of flow {request.flow}")
-        return self._leases.renew(here, caller, request)
+        answer = self._leases.renew(here, caller, request)
+        cursor = cursor_name(caller, request.reader)
+        return self._use.described(
+            answer, request, cursor, lambda: self._watch.positions(here, request.flow).positions
+        )
 
     def _require(self, peer: Peer, flow: str) -> str:
         """Return this site's name. Raises DeniedError, and UserError for an unreadable flow."""

@@ -24,7 +24,8 @@ LABELS = {
     "cause": "the reason",
     "sink": "its place in the flow's text, with the names of branches",
     "filter": "its place in the flow's text, with the names of branches",
-    "site": "the site that reads",
+    "site": "the other site",
+    "reader": "the flow there that reads",
     "branch": "its name, behind those of the branches that it is in",
 }
 
@@ -398,6 +399,26 @@ GATEWAY_SENT = _counter(
     FLOW,
 )
 GATEWAY_READS = _gauge("flumeng_gateway_reads", GATEWAY, "Reads of other sites that run now.")
+
+
+def _lease_gauge(name: str, doc: str) -> Metric:
+    return _gauge(name, GATEWAY, doc, "site", "reader", FLOW, largest=True)
+
+
+LEASE_TIME = _lease_gauge(
+    "flumeng_lease_time_used_ratio",
+    "The share of its `keep_seconds` for which a lease was not renewed; at 1 it ends.",
+)
+LEASE_ROOM = _lease_gauge(
+    "flumeng_lease_room_used_ratio",
+    "The largest share of a journal's `max_bytes` that events take which the reader has not read.",
+)
+LEASE_EVENTS = _lease_gauge("flumeng_lease_events", "Events that the reader has not read.")
+LEASE_BYTES = _lease_gauge("flumeng_lease_bytes", "Bytes of these events, by their mean size.")
+LEASE_LOST = _lease_gauge(
+    "flumeng_lease_lost_events",
+    "Events given up before the reader had read them, until `flumeng cursor acknowledge`.",
+)
 SPARK_RUN_SECONDS = _flow_counter(
     "flumeng_flow_spark_run_seconds_total",
     "How long the reading, filters and sinks of written batches ran in Spark's tasks, added up.",
