@@ -17,6 +17,7 @@ from flumeng.control.queries import cursors, fan_out, journals, lag
 from flumeng.control.queries.acks import Positions
 from flumeng.control.queries.cursors import CursorRow
 from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import Store
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.account import Account
@@ -58,8 +59,13 @@ class LeaseUse:
         of_sites = cursors.of_sites(cache)
         accounts: fan_out.Answers[Account] = {}
         if of_sites:
-            accounts, _ = fan_out.ask_all(cache, self._ask)
-        rows = cursors.rows(cache, Positions(accounts), lag.newest(accounts), self._wall(), of_sites)
+            flows = {flow for flow, _ in of_sites}
+            own = [each for each in journal_registry.journals(cache).values() if each.flow in flows]
+            nodes = sorted({journal.primary for journal in own})
+            accounts, _ = fan_out.ask_ingest(cache, nodes, self._ask)
+        rows = cursors.rows(
+            cache, Positions(accounts), lag.newest(accounts), self._wall(), of_sites
+        )
         breaks = {
             (flow, name): broke
             for flow in sorted({flow for flow, _ in of_sites})
@@ -101,8 +107,9 @@ class LeaseUse:
             if request.acks.get(name, 0) < at.floor
         ]
         after = lease_breaks.new_break(broke.reader, broke.why, broke.time, [*gone, *found])
-        kept = after if after.events else None
-        write = lease_breaks.recorded(self._store, request.flow, cursor, kept)
+        write = lease_breaks.recorded(
+            self._store, request.flow, cursor, lambda _: after if after.events else None
+        )
         if write is not None:
             self._store.commit([write])
         return after

@@ -106,10 +106,9 @@ class Leases:
             if ack is None
             else Put(path, replace(ack.value, offset=lost.end), ack.version)
         )
-        before = lease_breaks.of_flow(self._store, flow).get(name)
         broke = lease_breaks.new_break(lease.value.reader, FULL, self._wall(), [lost])
         record = lease_breaks.recorded(
-            self._store, flow, name, lease_breaks.with_gaps(before, broke)
+            self._store, flow, name, lambda before: lease_breaks.with_gaps(before, broke)
         )
         writes = [moved] if record is None else [moved, record]
         self._store.commit([Check(paths.lease(flow, name), lease.version), *writes])

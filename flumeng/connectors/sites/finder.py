@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
+from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.sites.gateways import Gateways
+from flumeng.connectors.sites.link_notes import LinkNotes
 from flumeng.connectors.sites.names import LONGEST, journal_of, partition_of, site_of
+from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
+from flumeng.platform.errors import FlumengError
 
+MOST_TIMES = 20
+"""Most journals whose oldest events are read for their times."""
 LEASE, LOST = "lease ", "lost "
 """Prefixes in the scope: the id of the lease; a journal that ended unread with a lease."""
 
@@ -30,22 +37,23 @@ class SiteFinder(FinderBase):
         self._reader = reader
         self._at_end = at_end
         self._gateways = Gateways(remote.site, store)
+        self._link = LinkNotes(store, reader, remote)
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
         scope = before.scope or ()
         held_id = next((text.removeprefix(LEASE) for text in scope if text.startswith(LEASE)), "")
-        lease = self._gateways.lease(
-            LeaseRequest(
-                self._remote.flow,
-                self._gateways.here(),
-                self._reader,
-                self._remote.keep_seconds,
-                self._acks(known),
-                held_id,
-            )
+        request = LeaseRequest(
+            self._remote.flow,
+            self._gateways.here(),
+            self._reader,
+            self._remote.keep_seconds,
+            self._acks(known),
+            held_id,
         )
-        found = self._gateways.positions(self._remote.flow)
+        with self._link.noted():
+            lease = self._link.renewed(lambda: self._gateways.lease(request))
+            found = self._gateways.positions(self._remote.flow)
         lost = {text.removeprefix(LOST) for text in scope if text.startswith(LOST)}
         if lease.ended:
             missing = {name for name in known if journal_of(name) not in _all(found)}
@@ -54,14 +62,14 @@ class SiteFinder(FinderBase):
         offers, troubles = self._offers(found, known, begun=before.scope is not None)
         gone = frozenset(name for name in known if journal_of(name) not in _all(found)) - lost
         where = f"flow {self._remote.flow} of site {self._remote.site}"
-        ended = f"the lease on {where} had ended: it was not renewed for "
+        why = lease.broke.why if lease.broke else f"not renewed for {self._remote.keep_seconds:g} s"
         return Findings(
             offers,
             scope=(where, f"{LEASE}{lease.id}", *(f"{LOST}{name}" for name in sorted(lost))),
             gone=gone,
             kept=frozenset(lost),
             held={name: self._unread(name) for name in lost},
-            notes=(f"{ended}{self._remote.keep_seconds:g} s",) if lease.ended else (),
+            notes=(f"the lease on {where} had ended: {why}",) if lease.ended else (),
             troubles=troubles,
         )
 
@@ -72,6 +80,19 @@ class SiteFinder(FinderBase):
         positions = self._gateways.positions(self._remote.flow).positions
         found = ((name, positions.get(journal_of(name))) for name in mine)
         return {name: Bounds(at.floor, at.safe) for name, at in found if at is not None}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        names = self._mine(at)
+        if not names or len(names) > MOST_TIMES:
+            return {}
+        reader = SiteReader(self._remote.site, self._gateways.here(), gateways=self._gateways)
+        address = ",".join(self._gateways.addresses)
+        times: dict[str, int] = {}
+        for name in sorted(names):
+            with suppress(FlumengError):
+                for batch in reader.read(Range(name, at[name], at[name] + 1), address):
+                    times[name] = int(batch["ts"].cast("int64")[0].as_py())
+        return times
 
     def close(self) -> None:
         self._gateways.close()

@@ -1,22 +1,15 @@
-"""Records of broken leases of other sites, ``/flows/FLOW/breaks``: written with the change that gives
-events up, kept until an operator acknowledges them."""
+"""Records of broken leases of other sites, ``/flows/FLOW/breaks``. They are written with the change
+that gives events up, and kept until an operator acknowledges them."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import (
-    ABSENT,
-    Put,
-    ReadableStore,
-    Unreadable,
-    Versioned,
-    readable,
-)
+from flumeng.control.zookeeper import ABSENT, Put, ReadableStore, Unreadable, Versioned, readable
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
@@ -42,7 +35,9 @@ def with_gaps(before: Break | None, after: Break) -> Break:
     """Return ``after`` with the gaps of an unacknowledged break before it; adjoining ones join."""
     gaps = [*before.gaps] if before else []
     for gap in after.gaps:
-        last = next((old for old in gaps if (old.journal, old.end) == (gap.journal, gap.start)), None)
+        last = next(
+            (old for old in gaps if (old.journal, old.end) == (gap.journal, gap.start)), None
+        )
         if last is None:
             gaps.append(gap)
         else:
@@ -72,14 +67,17 @@ def of_flow(store: ReadableStore, flow: str) -> Mapping[str, Break]:
     return found.value.cursors if isinstance(found, Versioned) else {}
 
 
-def recorded(store: ReadableStore, flow: str, cursor: str, broke: Break | None) -> Put | None:
-    """Return the write that sets the cursor's break, or removes it (None). Returns None for no
-    change, and for an unreadable record, which is left as it is."""
+def recorded(
+    store: ReadableStore, flow: str, cursor: str, change: Callable[[Break | None], Break | None]
+) -> Put | None:
+    """Return the write after ``change``, which gets the cursor's break and returns another, or None
+    to remove it. Returns None for no change, and for an unreadable record, which stays."""
     found = store.read_each([paths.breaks(flow)])[0]
     if isinstance(found, Unreadable):
         return None
     cursors = dict(found.value.cursors) if found else {}
     before = cursors.pop(cursor, None)
+    broke = change(before)
     if before == broke:
         return None
     if broke is not None:
@@ -94,7 +92,9 @@ def unread(store: ReadableStore, flow: str, cursor: str, journals: Sequence[str]
     """Return what only this cursor keeps of the journals: from its acks to the least other ack."""
     names = sorted(store.children(paths.acks(flow)))
     others = [name for name in names if name != cursor]
-    acks = store.read_each([paths.ack(flow, name, j) for j in journals for name in (cursor, *others)])
+    acks = store.read_each(
+        [paths.ack(flow, name, j) for j in journals for name in (cursor, *others)]
+    )
     offsets = iter(ack.value.offset if isinstance(ack, Versioned) else 0 for ack in acks)
     gaps = []
     for journal in journals:
@@ -104,22 +104,25 @@ def unread(store: ReadableStore, flow: str, cursor: str, journals: Sequence[str]
 
 
 def ended(
-    store: ReadableStore, flow: str, cursor: str, lease: Lease, why: str, now: float
+    store: ReadableStore, key: tuple[str, str], lease: Lease, why: str, now: float
 ) -> Put | None:
-    """Return the write that records the end of a lease of another site with the events that it
-    alone keeps."""
-    before = of_flow(store, flow).get(cursor)
+    """Return the write that records the end of a lease of another site, with the events that it
+    alone keeps. ``key``: its flow and cursor. Returns None for another reader's lease."""
+    flow, cursor = key
     if not is_of_site(cursor) or not store.exists(paths.flow(flow)):
         return None
-    if before is not None and before.away:
-        return None  # an interrupted end is repeated: acks may be gone already
     folders = [paths.cursor(flow, name) for name in (cursor, CURSOR_MAIN)]
     there = [folder for folder in folders if store.exists(folder)]
     journals = sorted({name for names in store.children_many(there) for name in names})
     gaps = unread(store, flow, cursor, journals)
-    return recorded(
-        store, flow, cursor, with_gaps(before, new_break(lease.reader, why, now, gaps, away=True))
-    )
+    broke = new_break(lease.reader, why, now, gaps, away=True)
+
+    def change(before: Break | None) -> Break:
+        if before is not None and before.away:
+            return before  # an interrupted end is repeated: acks may be gone already
+        return with_gaps(before, broke)
+
+    return recorded(store, flow, cursor, change)
 
 
 def acknowledge(operator: Operator, flow: str, cursor: str) -> Break:
@@ -129,7 +132,7 @@ def acknowledge(operator: Operator, flow: str, cursor: str) -> Break:
     if cursor not in known:
         hint = nearest(cursor, known) if known else "the flow has no broken lease"
         raise UserError(f'no lease "{cursor}" of flow {flow} is broken; {hint}')
-    write = recorded(operator.store, flow, cursor, None)
+    write = recorded(operator.store, flow, cursor, lambda _: None)
     assert write is not None, "the break was there"
     operator.commit([write], f"cursor acknowledge {flow} {cursor}")
     return known[cursor]
@@ -143,9 +146,7 @@ def acknowledge_own(operator: Operator, flow: str) -> Break:
     if found is None or broke is None or broke.id == found.value.acknowledged:
         raise UserError(f"flow {flow} has no lease at another site that broke")
     after = replace(found.value, acknowledged=broke.id)
-    operator.commit(
-        [Put(paths.link(flow), after, found.version)], f"cursor acknowledge {flow}"
-    )
+    operator.commit([Put(paths.link(flow), after, found.version)], f"cursor acknowledge {flow}")
     return broke
 
 

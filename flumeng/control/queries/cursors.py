@@ -78,7 +78,7 @@ def of_sites(cache: ReadCache) -> list[Key]:
 def cursors(
     source: ReadableStore, where: Positions, accounts: Mapping[str, Account], now: float
 ) -> list[CursorRow]:
-    """Return a row per reader's cursor, without the flows' own cursors. ``now``: since the epoch."""
+    """Return a row per reader's cursor, without the flows' own cursors. ``now``: epoch seconds."""
     cache = ReadCache.of(source)
     flows = cache.children(paths.flows())
     listed = cache.children_many([paths.acks(flow) for flow in flows])
@@ -113,16 +113,16 @@ def rows(
             _held(journal, own[journal], acks[flow, name, journal], where, accounts.get(journal))
             for journal in sorted(own)
         )
-        record = lease.value if isinstance(lease, Versioned) else None
+        lent = lease.value if isinstance(lease, Versioned) else None
         age = max(0.0, now - lease.written) if isinstance(lease, Versioned) else None
-        keep = record.keep_seconds if record else None
+        keep = lent.keep_seconds if lent else None
         site, _, reads_as = name.partition(":") if is_of_site(name) else ("", "", "")
         shares = [each.room for each in held if each.room is not None]
         made.append(
             CursorRow(
                 flow=flow,
                 cursor=name,
-                reader=record.reader if record else f"flow {name}" if name in flows else "",
+                reader=lent.reader if lent else f"flow {name}" if name in flows else "",
                 until=leases.until(lease) if isinstance(lease, Versioned) else None,
                 journals=len(own),
                 lag=_sum([each.events for each in held]),
@@ -141,11 +141,7 @@ def rows(
 
 
 def detail(
-    source: ReadableStore,
-    where: Positions,
-    accounts: Mapping[str, Account],
-    now: float,
-    key: Key,
+    source: ReadableStore, where: Positions, accounts: Mapping[str, Account], now: float, key: Key
 ) -> CursorDetail:
     """Return one cursor in detail. Raises UserError for an unknown one."""
     cache = ReadCache.of(source)
@@ -160,11 +156,7 @@ def detail(
 
 
 def _held(
-    name: str,
-    record: Journal,
-    ack: Found[Ack],
-    where: Positions,
-    account: Account | None,
+    name: str, record: Journal, ack: Found[Ack], where: Positions, account: Account | None
 ) -> HeldJournal:
     end = where.end_of(name, partitions.of_journal(record))
     offset = ack.value.emitted if isinstance(ack, Versioned) else 0
