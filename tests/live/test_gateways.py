@@ -220,7 +220,7 @@ def test_ended_lease_is_reported_and_begins_again(sites: Sites) -> None:
     record = sites.nyc.read(paths.partitions("copy"))
     assert record is not None
     found = finder.find(Before(record.value.partitions, record.value.scope))
-    assert found.notes == ("the lease on flow web of site fra had ended: not renewed for 600 s",)  # fmt: skip
+    assert found.notes == ("the lease on flow web of site fra had ended: not renewed for 600 s",)
     assert acks_of(sites.fra, "web", "nyc:copy") == {J: 400}
 
 

@@ -199,7 +199,8 @@ def causes_of_leases(rows: Sequence[CursorRow]) -> Iterator[Cause]:
         if (used := row.time) is not None and (reached := _reached(used)):
             yield Cause(
                 f"{who} has not renewed its lease on flow {row.flow} for "
-                f"{span(row.age_seconds or 0)}, {used:.0%} of its {span(row.keep_seconds or 0)}; at  100% {kept} that it has not read are given up",
+                f"{span(row.age_seconds or 0)}, {used:.0%} of its {span(row.keep_seconds or 0)}; "
+                f"at 100% {kept} that it has not read are given up",
                 f"see `flumeng status` at {row.site}, and the gateways here (`flumeng node list`); "
                 + give_up,
                 about=f"lease {row.flow}@{row.cursor}: time {reached:.0%}",
