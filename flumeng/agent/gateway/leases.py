@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 FULL = "the journal was full, and its senders waited"
 HELD_SHARE = 0.5
-"""A full journal gives events up if only another site has not read this share of its events."""
+"""A full journal gives events up if flows here have read this share of what only another site has
+not read."""
 
 
 def cursor_name(site: str, reader: str) -> str:
@@ -85,8 +86,9 @@ class Leases:
             least = min((_offset(ack) for ack in acks), default=0)
             for name in filter(is_of_site, names):
                 ack = self._store.read(paths.ack(flow, name, journal))
-                held = least - max(_offset(ack), position.floor)
-                if held >= HELD_SHARE * (position.safe - position.floor) > 0:
+                start = max(_offset(ack), position.floor)
+                held = least - start
+                if held >= HELD_SHARE * (position.safe - start) > 0:
                     lost = Gap(journal=journal, start=least - held, end=least)
                     self._give_up(flow, name, lost, ack)
                     log.warning(

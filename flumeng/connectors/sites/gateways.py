@@ -125,10 +125,12 @@ class Gateways:
 
 def _plain(why: str) -> str:
     """Return the cause of a failed call; a failed handshake is named as such."""
+    address = why.removeprefix("server ").partition(" ")[0]
     if any(word in why for word in ("SSL", "Ssl handshake", "CERTIFICATE")):
-        address = why.removeprefix("server ").partition(" ")[0]
         return (
             f"{address} and this subscriber do not accept each other's certificates: check that "
             "they are valid and of the site's authority"
         )
-    return why
+    if "last error: " in why:  # of gRPC: the system's own words come last
+        return f"{address}: {why.rpartition(': ')[2].lower()}"
+    return why.removeprefix("server ")

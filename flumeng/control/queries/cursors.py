@@ -166,7 +166,7 @@ def _held(
     events = max(0, end - max(offset, floor or 0))
     if account is None or not account.max_bytes:
         return HeldJournal(name, offset, floor, end, events, None if account is None else 0, None)
-    held = account.bytes * events // max(1, account.events)
+    held = account.bytes_from(offset)
     return HeldJournal(name, offset, floor, end, events, held, held / account.max_bytes)
 
 

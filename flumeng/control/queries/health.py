@@ -54,7 +54,7 @@ def status(
 ) -> dict[str, Any]:
     """Return the health of the cluster and its flows; ``now`` is in seconds since the epoch."""
     cache = ReadCache.of(store)
-    flows = overview.flows(cache)
+    flows, linked = links.with_links(overview.flows(cache), cache, now)
     nodes = overview.nodes(cache)
     names = cache.children(paths.live_masters())
     live_records = readable_by_name(cache, paths.live_master, names)
@@ -78,7 +78,6 @@ def status(
     where = Positions(accounts, silent)
     held = cursors.rows(cache, where, newest_accounts, now, cursors.of_sites(cache))
     states = {flow.flow: flow.state for flow in flows}
-    linked = links.links(cache, states, now)
     cache.read_each([paths.site(name) for name in cache.children(paths.sites())])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [

@@ -56,7 +56,7 @@ def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
         offset = min(offsets)
         slowest = cursors[flow][offsets.index(offset)]
         events = max(0, account.safe - max(offset, account.floor))
-        share = account.bytes * events / max(1, account.events) / account.max_bytes
+        share = account.bytes_from(offset) / account.max_bytes
         if share >= SHARE:
             yield Kept(journal, flow if slowest == CURSOR_MAIN else slowest, events, share)
 

@@ -4,7 +4,7 @@ other sites here. Causes name what happens next, and what to do."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
 from flumeng.control.commands import lease_breaks
@@ -12,10 +12,11 @@ from flumeng.control.commands.lease_breaks import SHOWN_SECONDS
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.cursors import CursorRow
+from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Versioned
 from zkschema import paths
-from zkschema.records import Break, Link
+from zkschema.records import DISCOVER, Break, Link
 
 SHARES = (0.8, 0.5)
 """Used shares of a lease from which on it is reported, each as a problem of its own."""
@@ -51,8 +52,32 @@ class LinkRow:
     downs: int
 
 
+def with_links(
+    flows: Sequence[FlowRow], cache: ReadCache, now: float
+) -> tuple[list[FlowRow], list[LinkRow]]:
+    """Return the flows, and the links of those that read other sites. A discovery task that waits
+    for the end of a short break counts as running. ``now``: epoch seconds by clocks here."""
+    names = [flow.flow for flow in flows]
+    cache.read_each([paths.breaks(name) for name in names])
+    rows = links(cache, names, now)
+    short = {row.flow: row.why for row in rows if row.since and row.state != "down"}
+    return [
+        _excused(flow, short[flow.flow]) if flow.flow in short else flow for flow in flows
+    ], rows
+
+
+def _excused(flow: FlowRow, why: str) -> FlowRow:
+    tasks = tuple(
+        replace(task, state="running", why="", health="")
+        if task.kind == DISCOVER and task.why == why
+        else task
+        for task in flow.tasks
+    )
+    return replace(flow, tasks=tasks)
+
+
 def links(cache: ReadCache, flows: Iterable[str], now: float) -> list[LinkRow]:
-    """Return the links of these flows. ``now``: seconds since the epoch, by this site's clocks."""
+    """Return the links of these flows. ``now``: epoch seconds, by this site's clocks."""
     names = sorted(flows)
     found = cache.read_each([paths.link(name) for name in names])
     return [
@@ -95,8 +120,7 @@ def _row(flow: str, link: Link, now: float) -> LinkRow:
 
 
 def excused(rows: Sequence[LinkRow]) -> set[tuple[str, str]]:
-    """Return flows with the errors of their discovery that the cause of a link stands for, or that
-    a short break of the link has."""
+    """Return flows with the errors of their discovery tasks that are reported as those of links."""
     return {(row.flow, row.why) for row in rows if row.since}
 
 
@@ -193,14 +217,15 @@ def causes_of_leases(rows: Sequence[CursorRow]) -> Iterator[Cause]:
     """Yield causes of the leases of other sites, at each of SHARES of their time and room."""
     for row in rows:
         who = f"flow {row.reads_as} of site {row.site}"
-        kept = "the events" if row.lag is None else f"the {row.lag} events"
-        kept += f" ({amount(row.bytes)})" if row.bytes else ""
+        kept = "its unread events"
+        if row.lag:
+            kept = f"its {row.lag} unread events ({amount(row.bytes or 0)})"
         give_up = f"`flumeng cursor end {row.flow} {row.cursor}` gives them up now"
         if (used := row.time) is not None and (reached := _reached(used)):
             yield Cause(
                 f"{who} has not renewed its lease on flow {row.flow} for "
                 f"{span(row.age_seconds or 0)}, {used:.0%} of its {span(row.keep_seconds or 0)}; "
-                f"at 100% {kept} that it has not read are given up",
+                f"at 100% {kept} are given up",
                 f"see `flumeng status` at {row.site}, and the gateways here (`flumeng node list`); "
                 + give_up,
                 about=f"lease {row.flow}@{row.cursor}: time {reached:.0%}",
@@ -226,10 +251,16 @@ def causes_of_breaks(cache: ReadCache, flows: Iterable[str], now: float) -> Iter
             if not broke.events or now - broke.time > SHOWN_SECONDS:
                 continue
             site, _, reader = cursor.partition(":")
-            more = "; more are given up until it returns" if broke.away else ""
+            lost = f"flow {reader} of site {site} has lost {broke.events} events of flow {flow}"
+            what = f"{lost}, given up at {_utc(broke.time)}: {broke.why}: {_gaps(broke)}"
+            if broke.away:
+                what = (
+                    f"the lease of flow {reader} of site {site} on flow {flow} ended at "
+                    f"{_utc(broke.time)}: {broke.why}: {broke.events} unread events are no longer "
+                    f"kept ({_gaps(broke)}), nor those after them"
+                )
             yield Cause(
-                f"flow {reader} of site {site} has lost {broke.events} events of flow {flow}, "
-                f"given up at {_utc(broke.time)}: {broke.why}: {_gaps(broke)}{more}",
+                what,
                 f"tell those who run {site}; then `flumeng cursor acknowledge {flow} {cursor}`",
                 about=f"lease {flow}@{cursor}: gap {broke.id}",
             )

@@ -367,4 +367,7 @@ def _of(text: str) -> Receiving:
         spec = parse_flow(text)
     except SpecError:
         return Receiving()
-    return Receiving(bool(spec.pinned), bool(spec.partitioned), upstream_of(spec) or "")
+    remotes = (source.options.remote for source in spec.sources)
+    remote = next(filter(None, remotes), None)
+    upstream = f"{remote.flow} of site {remote.site}" if remote else upstream_of(spec) or ""
+    return Receiving(bool(spec.pinned), bool(spec.partitioned), upstream)
