@@ -10,6 +10,7 @@ from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option
 from cli.output import show_json, show_rows, show_table, warn
+from cli.status import used
 from flumeng.control.commands import acks, lease_breaks
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
@@ -194,12 +195,6 @@ def acknowledge(_context: CliContext, operator: Operator, flow: str, name: str |
     else:
         broke = lease_breaks.acknowledge(operator, flow, name)
     click.echo(f"the loss of {broke.events} events is no longer reported")
-
-
-def used(time: float | None, room: float | None) -> str:
-    """Return the used shares of a lease: ``time 1%, room 12%``."""
-    shares = (("time", time), ("room", room))
-    return ", ".join(f"{what} {share:.0%}" for what, share in shares if share is not None)
 
 
 def _asked(context: CliContext, store: Store) -> tuple[ReadCache, Positions, dict[str, Account]]:

@@ -119,6 +119,20 @@ def _row(flow: str, link: Link, now: float) -> LinkRow:
     )
 
 
+def sentence(row: LinkRow) -> str:
+    """Return the state of a link and its lease in one line."""
+    state = {"down": "is down", "flaps": "flaps", "slow": "is slow", "up": "is up"}
+    since = f" since {_utc(row.since)}" if row.since else ""
+    line = f"its link to flow {row.source} of site {row.site} {state.get(row.state, 'is unknown')}"
+    if row.renewed_seconds is None or row.time is None:
+        return f"{line}{since}: no lease yet"
+    return (
+        f"{line}{since}; lease renewed within {span(max(row.renewed_seconds, 1))}, "
+        f"{row.time:.0%} of {span(row.keep_seconds)} used; the site keeps {row.events} events "
+        f"({amount(row.bytes)}), {row.room:.0%} of a journal's room"
+    )
+
+
 def excused(rows: Sequence[LinkRow]) -> set[tuple[str, str]]:
     """Return flows with the errors of their discovery tasks that are reported as those of links."""
     return {(row.flow, row.why) for row in rows if row.since}
