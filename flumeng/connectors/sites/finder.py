@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from flumeng.config.component import RemoteFlow
@@ -17,6 +17,7 @@ from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
 from flumeng.platform.errors import FlumengError
+from flumeng.platform.metrics.table import Reading
 
 MOST_TIMES = 20
 """Most journals whose oldest events are read for their times."""
@@ -93,6 +94,9 @@ class SiteFinder(FinderBase):
                 for batch in reader.read(Range(name, at[name], at[name] + 1), address):
                     times[name] = int(batch["ts"].cast("int64")[0].as_py())
         return times
+
+    def readings(self) -> Iterator[Reading]:
+        return self._link.readings()
 
     def close(self) -> None:
         self._gateways.close()

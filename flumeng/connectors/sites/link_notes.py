@@ -14,6 +14,8 @@ from flumeng.control.commands.lease_breaks import link_of
 from flumeng.control.zookeeper import ABSENT, Store
 from flumeng.journal.serving.gateway_wire import Broken, LeaseAnswer
 from flumeng.platform.errors import FlumengError
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.table import Reading
 from zkschema import paths
 from zkschema.records import Break, Gap, Link
 
@@ -26,7 +28,7 @@ SHARES = (0.5, 0.8, 1.0)
 
 
 class LinkNotes:
-    """The notes of one flow. Used by one thread at a time. ``wall``: seconds since the epoch."""
+    """The notes of one flow. One thread at a time writes them. ``wall``: epoch seconds."""
 
     def __init__(
         self,
@@ -42,6 +44,9 @@ class LinkNotes:
         self._wall = wall
         self._clock = clock
         self._mean_seconds = 0.0
+        self._downs = 0
+        self._renewed_at = clock()
+        self._last: Link | None = None
 
     def renewed(self, renew: Callable[[], LeaseAnswer]) -> LeaseAnswer:
         """Renew the lease by ``renew``, whose errors go through, and note the answer."""
@@ -50,6 +55,7 @@ class LinkNotes:
         seconds = self._clock() - began
         mean = KEPT_WEIGHT * self._mean_seconds + (1 - KEPT_WEIGHT) * seconds
         self._mean_seconds = mean if self._mean_seconds else seconds
+        self._renewed_at = self._clock()
         self._note(lambda link, now: answered(link, answer, self._mean_seconds, now))
         return answer
 
@@ -63,6 +69,20 @@ class LinkNotes:
             self._note(lambda link, now: failed(link, why, now))
             raise
 
+    def readings(self) -> Iterator[Reading]:
+        """Yield the link's metrics. Thread-safe."""
+        link, labels = self._last, (self._remote.site, self._flow)
+        if link is None:
+            return
+        silent = self._clock() - self._renewed_at
+        lost = link.broke.events if link.broke and link.broke.id != link.acknowledged else 0
+        yield table.LINK_UP.of(not link.down_since, *labels)
+        yield table.LINK_DOWNS.of(self._downs, *labels)
+        yield table.LINK_ANSWER_SECONDS.of(self._mean_seconds, *labels)
+        yield table.LINK_TIME.of(silent / link.keep_seconds, *labels)
+        yield table.LINK_ROOM.of(link.room, *labels)
+        yield table.LINK_LOST.of(lost, *labels)
+
     def _note(self, change: Callable[[Link, float], Link]) -> None:
         """Write the changed notes, if that is due. An error is left to the next search."""
         with suppress(FlumengError):
@@ -74,6 +94,8 @@ class LinkNotes:
                 before, site=remote.site, source=remote.flow, keep_seconds=remote.keep_seconds
             )
             after = change(current, self._wall())
+            self._downs += bool(after.down_since and not before.down_since)
+            self._last = after
             if found is None or after != before:
                 expect = found.version if found else ABSENT
                 self._store.write(paths.link(self._flow), after, expect)
