@@ -349,6 +349,61 @@ class Lease(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gap(Record):
+    """Events [``start``, ``end``) of a journal that a reader had not read and that are given up."""
+
+    journal: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break(Record):
+    """Events given up although a lease of another site was to keep them. ``time`` is in seconds
+    since the epoch, ``id`` changes with the content. ``gaps``: the last ones; ``events`` counts
+    all. ``away``: the reader has not returned, so more events may be given up."""
+
+    id: str
+    reader: str
+    why: str
+    time: float
+    events: int
+    gaps: tuple[Gap, ...] = ()
+    away: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breaks(Record):
+    """The broken leases of a flow by cursor, until an operator acknowledges each."""
+
+    cursors: Mapping[str, Break] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link(Record):
+    """What a flow's discovery task knows of the link to the ``site`` that it reads. Times are in
+    seconds since the epoch by this site's clocks. ``renewed``: the lease's last renewal, written
+    now and then. ``down_since``: 0 while a gateway answers; ``why`` none does; ``downs``: when that
+    began, the last times. ``answer_seconds``: of a slow link, else 0. ``room``: the share of a
+    journal's room that the ``events`` and ``bytes`` kept for this flow take. ``broke``: the last
+    break, until an operator acknowledges its id (``acknowledged``)."""
+
+    site: str
+    source: str
+    keep_seconds: float
+    renewed: float = 0.0
+    down_since: float = 0.0
+    why: str = ""
+    downs: tuple[float, ...] = ()
+    answer_seconds: float = 0.0
+    room: float = 0.0
+    events: int = 0
+    bytes: int = 0
+    broke: Break | None = None
+    acknowledged: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Commit(Record):
     """A decided, perhaps unfinished sink commit: rename each source to its target."""
 

@@ -202,7 +202,7 @@ flow = _row(
     size_bytes=4 * KIB,
     access=Access(
         write="own-operator master discovery",
-        create="own-operator master discovery",
+        create="own-operator master discovery collector",
         delete="own-operator master",
     ),
 )
@@ -240,6 +240,22 @@ partitions_bucket = _row(
     "a share of the partitions",
     size_bytes=50 * KIB,
     access=Access(write="discovery", read=NOT_NODES),
+)
+link = _row(
+    "/flows/{flow}/link",
+    records.Link,
+    "discovery tasks",
+    "the link of a flow that reads another site: its lease there, since when it is down, gaps",
+    size_bytes=64 * KIB,
+    access=Access(write="discovery own-operator", read=NOT_NODES),
+)
+breaks = _row(
+    "/flows/{flow}/breaks",
+    records.Breaks,
+    "gateways, masters, operators",
+    "leases of other sites that broke: why, when, and the events given up; until acknowledged",
+    size_bytes=256 * KIB,
+    access=Access(write="collector master own-operator", read=NOT_NODES),
 )
 plan = _row(
     "/flows/{flow}/plan",

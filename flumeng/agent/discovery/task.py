@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from flumeng.connectors.api.finding import Before, Bounds, Finder, Findings
 from flumeng.control.commands.operator import Operator
@@ -27,6 +28,7 @@ from flumeng.control.zookeeper import (
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UnavailableError
+from flumeng.platform.metrics.table import Reading
 from zkschema import paths
 from zkschema.records import Partition, Partitions
 
@@ -44,6 +46,13 @@ OWN_CLOCKS = (FLOW, POLLS)
 """Inputs with timestamps from this cluster's clocks: their lag grows also without new events."""
 AUTHOR = "flumeng"
 NAMED = 3
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A finder with metrics of its own."""
+
+    def readings(self) -> Iterator[Reading]: ...
 
 
 class SupersededError(ConflictError):
@@ -131,6 +140,12 @@ class DiscoveryTask:
         for finder in self._finders:
             offsets |= finder.offsets(partitions, to)
         return offsets
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield the metrics of the finders. Thread-safe."""
+        for finder in self._finders:
+            if isinstance(finder, Measured):
+                yield from finder.readings()
 
     def _times(self, at: Mapping[str, int]) -> dict[str, int]:
         times: dict[str, int] = {}

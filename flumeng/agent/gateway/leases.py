@@ -9,26 +9,27 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.cursors import Cursor
+from flumeng.control.commands.lease_breaks import is_of_site
 from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import ABSENT, Check, Put, Store, Versioned, Write
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
-from zkschema.records import Ack
+from zkschema.records import Ack, Gap
 
 log = logging.getLogger(__name__)
 
+FULL = "the journal was full, and its senders waited"
 HELD_SHARE = 0.5
-"""A full journal gives events up if only another site has not read this share of its events."""
+"""A full journal gives events up if flows here have read this share of what only another site has
+not read."""
+
 
 def cursor_name(site: str, reader: str) -> str:
     return f"{site}:{reader}"
-
-
-def is_of_site(cursor: str) -> bool:
-    return ":" in cursor
 
 
 class Leases:
@@ -83,28 +84,34 @@ class Leases:
             least = min([position.safe - 1, *map(_offset, acks)])
             for name in filter(is_of_site, names):
                 ack = self._store.read(paths.ack(flow, name, journal))
-                held = least - max(_offset(ack), position.floor)
-                if held >= HELD_SHARE * (position.safe - position.floor) > 0:
-                    self._give_up(flow, name, journal, ack, least)
+                start = max(_offset(ack), position.floor)
+                held = least - start
+                if held >= HELD_SHARE * (position.safe - start) > 0:
+                    lost = Gap(journal=journal, start=least - held, end=least)
+                    self._give_up(flow, name, lost, ack)
                     log.warning(
                         "journal %s was full: %d events that %s had not read are given up",
                         *(journal, held, name),
                     )
 
-    def _give_up(
-        self, flow: str, name: str, journal: str, ack: Versioned[Ack] | None, offset: int
-    ) -> None:
-        """Move an ack, unless the cursor is removed meanwhile. The lease is not renewed by that."""
+    def _give_up(self, flow: str, name: str, lost: Gap, ack: Versioned[Ack] | None) -> None:
+        """Move an ack over lost events, and record them, unless the cursor is removed meanwhile.
+        The lease is not renewed by that."""
         lease = self._store.read(paths.lease(flow, name))
         if lease is None:
             return
-        path = paths.ack(flow, name, journal)
+        path = paths.ack(flow, name, lost.journal)
         moved: Write = (
-            Put(path, Ack(epoch=0, offset=offset), ABSENT)
+            Put(path, Ack(epoch=0, offset=lost.end), ABSENT)
             if ack is None
-            else Put(path, replace(ack.value, offset=offset), ack.version)
+            else Put(path, replace(ack.value, offset=lost.end), ack.version)
         )
-        self._store.commit([Check(paths.lease(flow, name), lease.version), moved])
+        broke = lease_breaks.new_break(lease.value.reader, FULL, self._wall(), [lost])
+        record = lease_breaks.recorded(
+            self._store, flow, name, lambda before: lease_breaks.with_gaps(before, broke)
+        )
+        writes = [moved] if record is None else [moved, record]
+        self._store.commit([Check(paths.lease(flow, name), lease.version), *writes])
 
 
 def _offset(ack: object) -> int:

@@ -14,7 +14,8 @@ import msgspec
 import pyarrow as pa
 
 from flumeng.agent.gateway.flow_watch import FlowWatch
-from flumeng.agent.gateway.leases import Leases
+from flumeng.agent.gateway.lease_use import LeaseUse
+from flumeng.agent.gateway.leases import Leases, cursor_name
 from flumeng.agent.gateway.limits import Limits, lowest_rate
 from flumeng.config.policy import Policy, Subscriber
 from flumeng.config.policy_file import PolicyFile
@@ -66,6 +67,7 @@ class GatewayServer(Service):
         self._store = store
         self._watch = watch
         self._leases = Leases(store)
+        self._use = LeaseUse(store)
         self._policy = policy
         self._limits = Limits()
         self._sent: Counter[tuple[str, str]] = Counter()
@@ -83,10 +85,12 @@ class GatewayServer(Service):
         yield table.GATEWAY_READS.of(running)
         for (site, flow), count in sent.items():
             yield table.GATEWAY_SENT.of(count, site, flow)
+        yield from self._use.readings()
 
     def relieve(self) -> None:
         """See ``Leases``."""
         self._leases.relieve(lambda flow: self._watch.positions("", flow).positions)
+        self._use.refresh()
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         del context
@@ -127,7 +131,11 @@ class GatewayServer(Service):
         foreign = [name for name in request.acks if flow_of(name) != request.flow]
         if foreign:
             raise UserError(f"{foreign[0]} is no journal of flow {request.flow}")
-        return self._leases.renew(here, caller, request)
+        answer = self._leases.renew(here, caller, request)
+        cursor = cursor_name(caller, request.reader)
+        return self._use.described(
+            answer, request, cursor, lambda: self._watch.positions(here, request.flow).positions
+        )
 
     def _require(self, peer: Peer, flow: str) -> str:
         """Return this site's name. Raises DeniedError, and UserError for an unreadable flow."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
+from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.sites.gateways import Gateways
+from flumeng.connectors.sites.link_notes import LinkNotes
 from flumeng.connectors.sites.names import LONGEST, journal_of, partition_of, site_of
+from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.metrics.table import Reading
 
 CLOCK_SECONDS = 60.0
 """A larger difference of clocks is reported; an answer takes a few seconds at most."""
@@ -20,6 +26,8 @@ LEASE, LOST, DOUBTED, AWAITED = "lease ", "lost ", "doubted ", "awaited "
 """Prefixes in the scope: the id of the lease; a partition that ended unread with a lease; one that
 may still end so, since the source may have decided that before it saw the lease again; a journal
 that was there when the subscription began, and whose position is unknown still."""
+MOST_TIMES = 20
+"""Most journals whose oldest events are read for their times."""
 
 
 class SiteFinder(FinderBase):
@@ -42,22 +50,23 @@ class SiteFinder(FinderBase):
         self._at_end = at_end
         self._wall = wall
         self._gateways = Gateways(remote.site, store)
+        self._link = LinkNotes(store, reader, remote)
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
         scope = before.scope or ()
         held_id = next(iter(_with(LEASE, scope)), "")
-        lease = self._gateways.lease(
-            LeaseRequest(
-                self._remote.flow,
-                self._gateways.here(),
-                self._reader,
-                self._remote.keep_seconds,
-                self._acks(known),
-                held_id,
-            )
+        request = LeaseRequest(
+            self._remote.flow,
+            self._gateways.here(),
+            self._reader,
+            self._remote.keep_seconds,
+            self._acks(known),
+            held_id,
         )
-        found = self._gateways.positions(self._remote.flow)
+        with self._link.noted():
+            lease = self._link.renewed(lambda: self._gateways.lease(request))
+            found = self._gateways.positions(self._remote.flow)
         began_with = _all(found) if before.scope is None else _with(AWAITED, scope)
         offers, lacks = self._offers(found, known, began_with)
         awaited = began_with & _all(found) - set(map(journal_of, offers))
@@ -72,7 +81,7 @@ class SiteFinder(FinderBase):
         doubted -= missing
         gone = frozenset(missing) - lost
         where = f"flow {self._remote.flow} of site {self._remote.site}"
-        ended = f"the lease on {where} had ended: it was not renewed for "
+        why = lease.broke.why if lease.broke else f"not renewed for {self._remote.keep_seconds:g} s"
         return Findings(
             offers,
             scope=(
@@ -85,7 +94,7 @@ class SiteFinder(FinderBase):
             gone=gone,
             kept=frozenset(lost),
             held={name: self._unread(name) for name in lost},
-            notes=(f"{ended}{self._remote.keep_seconds:g} s",) if lease.ended else (),
+            notes=(f"the lease on {where} had ended: {why}",) if lease.ended else (),
             soon=bool(lacks),
             lacks=(*lacks, *self._clocks(lease.time)),
         )
@@ -110,6 +119,22 @@ class SiteFinder(FinderBase):
         positions = self._gateways.positions(self._remote.flow).positions
         found = ((name, positions.get(journal_of(name))) for name in mine)
         return {name: Bounds(at.floor, at.safe) for name, at in found if at is not None}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        names = self._mine(at)
+        if not names or len(names) > MOST_TIMES:
+            return {}
+        reader = SiteReader(self._remote.site, self._gateways.here(), gateways=self._gateways)
+        address = ",".join(self._gateways.addresses)
+        times: dict[str, int] = {}
+        for name in sorted(names):
+            with suppress(FlumengError):
+                for batch in reader.read(Range(name, at[name], at[name] + 1), address):
+                    times[name] = int(batch["ts"].cast("int64")[0].as_py())
+        return times
+
+    def readings(self) -> Iterator[Reading]:
+        return self._link.readings()
 
     def close(self) -> None:
         self._gateways.close()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.connectors.api.ranged import Range, Split
+from flumeng.connectors.ranged import reports
 from flumeng.connectors.sites.handshakes import plain
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 READ_SECONDS = 30.0
 SITES = "sites"
 """The column with the sites that an event has passed, and the attribute from which it goes on."""
+LOOPED = "looped events"
+"""The count of dropped events in the reports of a batch."""
 SCHEMA = pa.schema([*READ_SCHEMA, pa.field(SITES, pa.string())])
 
 _idle: ConnectionPool[tuple[str, Proof | None], JournalClient] = ConnectionPool()
@@ -120,11 +123,13 @@ class SiteReader:
             pc.match_substring(pc.binary_join_element_wise("", passed, "", ","), f",{self.here},"),
             fill_value=False,
         )
-        if pc.any(returned).as_py():
+        looped = pc.sum(returned).as_py()
+        if looped:
+            reports.count({LOOPED: looped})
             _loops.warning(
                 "journal %s: %d events have passed this site, and are dropped: the flows form a "
                 "loop. More within a minute are not logged",
-                *(source, pc.sum(returned).as_py()),
+                *(source, looped),
             )
         return events.filter(pc.invert(returned))
 

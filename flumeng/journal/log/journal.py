@@ -210,6 +210,10 @@ class Journal:
         return MappingProxyType(dict(self._state))
 
     @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        return self._chain.sizes
+
+    @property
     def lags(self) -> Mapping[str, int]:
         return {}
 

@@ -23,7 +23,7 @@ READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"
 _LOOK = frozenset({wire.POSITIONS, wire.ACCOUNTS, wire.REPLICAS, wire.COUNTERS, wire.OFFSETS, TAP})
 MAY: Mapping[Role, frozenset[str]] = {
-    "collector": frozenset({READ, wire.WATCH, wire.POSITIONS}),
+    "collector": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.ACCOUNTS}),
     "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
     "gateway": frozenset({READ, wire.WATCH, wire.POSITIONS}),

@@ -49,14 +49,31 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     id: str = ""
 
 
+class Broken(msgspec.Struct, frozen=True):
+    """Events that the source gave up before their reader had read them, and why. ``gaps``: journal,
+    first seq and the seq behind the last; ``events`` counts those of all gaps."""
+
+    id: str
+    why: str
+    seconds_ago: float
+    events: int
+    gaps: tuple[tuple[str, int, int], ...] = ()
+
+
 class LeaseAnswer(msgspec.Struct, frozen=True):
     """``ended``: the lease with the request's id was removed, so events may be missing. ``time``:
-    of the gateway's clock, in seconds since the epoch; 0.0 from an older one."""
+    of the gateway's clock, in seconds since the epoch; 0.0 from an older one. ``room``: the largest
+    share of a journal's room that the kept ``events`` take. ``broke``: events given up, until an
+    operator there acknowledges it."""
 
     site: str
     id: str
     ended: bool = False
     time: float = 0.0
+    room: float = 0.0
+    events: int = 0
+    bytes: int = 0
+    broke: Broken | None = None
 
 
 def parse(kind: type[T], body: bytes) -> T:

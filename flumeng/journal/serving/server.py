@@ -208,6 +208,7 @@ def _account(journal: Log, acked: int, past: ProgressSample | None, *, reads: bo
         acked_minute_ago=past.acked if past else None,
         safe_minute_ago=past.safe if past else None,
         lags=journal.lags,
+        sizes=journal.sizes,
         problem=journal.cipher.problem,
     )
 

@@ -196,7 +196,7 @@ def test_interrupted_creation_of_a_cursor_is_repeated_or_deleted(store: FakeStor
 def test_flow_and_cursor_cannot_have_the_same_name(store: FakeStore) -> None:
     take(store)
     report = COPY.replace("flow: copy", "flow: report")
-    with pytest.raises(RefusedError, match="`flumeng cursor delete web report`"):
+    with pytest.raises(RefusedError, match="`flumeng cursor end web report`"):
         apply_flow(Operator(store, *BY), report)
     delete_cursor(Operator(store, *BY), "web", "report")
     apply_flow(Operator(store, *BY), report)
@@ -212,7 +212,7 @@ def test_flow_with_readers_is_not_deleted_and_the_error_lists_them(store: FakeSt
     with pytest.raises(ConflictError) as refused:
         delete_flow(Operator(store, *BY), "web")
     assert "is read by copy, report" in str(refused.value)
-    assert "(`flumeng cursor delete web report`)" in str(refused.value)
+    assert "(`flumeng cursor end web report`)" in str(refused.value)
     delete_flow(Operator(store, *BY), "copy")
     delete_cursor(Operator(store, *BY), "web", "report")
     with pytest.raises(ConflictError, match="was removed"):
