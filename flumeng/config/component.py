@@ -43,11 +43,13 @@ class Upstream:
 @dataclass(frozen=True)
 class RemoteFlow:
     """The flow of another site that a source reads. ``keep_seconds``: how long that site keeps
-    unread events after it last heard of the reader."""
+    unread events after it last heard of the reader. ``filters``: whether that site sends the events
+    behind the flow's filters."""
 
     site: str
     flow: str
     keep_seconds: float
+    filters: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.agent.gateway.filter_processes import FilterProcesses
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
 from flumeng.agent.gateway.server import GatewayServer
@@ -75,6 +77,7 @@ class Sites:
     fra: FakeStore = field(default_factory=new_cluster)
     nyc: FakeStore = field(default_factory=new_cluster)
     stack: ExitStack = field(default_factory=ExitStack)
+    processes: FilterProcesses = field(default_factory=lambda: FilterProcesses(most=2))
 
     def __post_init__(self) -> None:
         self.journal = MemoryJournal.create(self.folder, J, limits=Limits(128 << 20))
@@ -83,6 +86,7 @@ class Sites:
             "127.0.0.1", journals=lambda: {J: self.journal}, keystore=self.keystore
         )
         self.stack.callback(self.server.stop)
+        self.stack.callback(self.processes.close)
         operator = Operator(self.fra, *BY)
         name_cluster(operator, "fra")
         apply_flow(operator, WEB)
@@ -108,6 +112,7 @@ class Sites:
             self.fra,
             FlowWatch(self.fra, watcher),
             policy=self.policy,
+            filters=FlowFilters(self.fra, self.policy, self.processes),
             keystore=self.keystore,
         )
         self.stack.callback(server.stop)

@@ -130,7 +130,8 @@ def run(
         spec = check_flow(assignment.spec)
         require_allowed(spec, allowed, options, given.data)
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
-        pipeline = SparkPipeline(session, spec, task, inputs.reader(spec))
+        reader = inputs.reader(spec, assignment.filters)
+        pipeline = SparkPipeline(session, spec, task, reader)
         limits.watch(pipeline)
         return pipeline
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from flumeng.agent.gateway.filter_processes import FilterProcesses
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
@@ -49,8 +51,15 @@ def main() -> int:
         allowed = policy.load(given.policy)
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
+        filters = FlowFilters(store, allowed, FilterProcesses(given.policy))
         server = GatewayServer(
-            given.host, given.port, store, watch, policy=allowed, keystore=process.keystore()
+            given.host,
+            given.port,
+            store,
+            watch,
+            policy=allowed,
+            filters=filters,
+            keystore=process.keystore(),
         )
     except UserError as problem:
         print(problem, file=sys.stderr)
@@ -74,6 +83,7 @@ def main() -> int:
         elif message["type"] == "stop":
             break
     server.stop()
+    filters.close()
     store.close()
     return 0
 

@@ -14,6 +14,8 @@ from flumeng.control.zookeeper import Store
 from flumeng.journal.serving import wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.gateway_wire import (
+    FiltersAnswer,
+    FiltersRequest,
     FlowPositions,
     LeaseAnswer,
     LeaseRequest,
@@ -48,9 +50,15 @@ class Gateways:
         self._client: JournalClient | None = None
         self._proof: Proof | None = None
 
-    def positions(self, flow: str, seen: str = "", wait_seconds: float = 0.0) -> FlowPositions:
-        request = PositionsRequest(flow, self.here(), seen, wait_seconds)
+    def positions(
+        self, flow: str, seen: str = "", wait_seconds: float = 0.0, *, filtered: bool = False
+    ) -> FlowPositions:
+        request = PositionsRequest(flow, self.here(), seen, wait_seconds, filtered)
         return self._ask(wire.FLOW_POSITIONS, request, FlowPositions)
+
+    def filters(self, flow: str, name: str = "") -> FiltersAnswer:
+        """Return the flow's filters of that name, or the current ones."""
+        return self._ask(wire.FLOW_FILTERS, FiltersRequest(flow, name), FiltersAnswer)
 
     def lease(self, request: LeaseRequest) -> LeaseAnswer:
         return self._ask(wire.LEASE, request, LeaseAnswer)

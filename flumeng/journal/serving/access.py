@@ -27,7 +27,9 @@ MAY: Mapping[Role, frozenset[str]] = {
     "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
     "node": frozenset({REPLICA}),
-    "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE}),
+    "subscriber": frozenset(
+        {READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE, wire.FLOW_FILTERS}
+    ),
     "viewer": _LOOK,
     "operator": _LOOK | {wire.CHECK_TARGETS},
     "admin": _LOOK | {wire.CHECK_TARGETS},

@@ -31,6 +31,7 @@ WATCH = "watch"
 CHECK_TARGETS = "check-targets"
 FLOW_POSITIONS = "flow-positions"
 LEASE = "lease"
+FLOW_FILTERS = "flow-filters"
 MAX_TICKET_BYTES = 16_384
 """Large, since a token contains its signer's certificates."""
 # Names of errors on the wire; the first that fits.
@@ -68,22 +69,26 @@ def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A request for the events [start, end) of a journal; a ``token`` admits an executor."""
+    """A request for the events [start, end) of a journal; a ``token`` admits an executor. With
+    ``filters``, the events behind these filters of the flow, in chunks of ``filtered_wire``."""
 
     journal: str
     start: int
     end: int
     tapped: bool = False
     token: str = ""
+    filters: str = ""
 
 
 def make_ticket(
-    journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
+    journal: str, start: int, end: int, *, tapped: bool = False, token: str = "", filters: str = ""
 ) -> bytes:
     """Encode a ticket; a server without taps rejects the ticket of a tap."""
     document: dict[str, object] = {"journal": journal, "start": start, "end": end}
     if token:
         document["token"] = token
+    if filters:
+        document["filters"] = filters
     return json.dumps({"tap": document} if tapped else document).encode()
 
 
@@ -96,13 +101,13 @@ def parse_ticket(ticket: bytes) -> Ticket:
         if tapped:
             document = document["tap"]
         name, start, end = document["journal"], document["start"], document["end"]
-        token = document.get("token", "")
+        token, filters = document.get("token", ""), document.get("filters", "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError('a ticket is like {"journal": "ID", "start": 0, "end": 9}') from error
     if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
         raise UserError("a ticket holds a journal's id and two whole numbers")
     if not 0 <= start <= end:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
-    if not isinstance(token, str):
-        raise UserError("a ticket's token must be a string")
-    return Ticket(name, start, end, tapped, token)
+    if not isinstance(token, str) or not isinstance(filters, str):
+        raise UserError("a ticket's token and filters must be strings")
+    return Ticket(name, start, end, tapped, token, filters)

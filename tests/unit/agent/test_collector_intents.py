@@ -71,6 +71,8 @@ class NumberedPipeline:
     spare_roots: frozenset[str] = frozenset()
     shareable: bool = False
     trouble: str = ""
+    filters: str = ""
+    outdated: bool = False
 
     def event_bytes(self) -> None:
         return None
