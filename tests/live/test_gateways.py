@@ -93,9 +93,13 @@ class Sites:
         add_journal(self.fra, J)
         come_live(self.fra, "n1", self.server.address)
         self.gateways = [self.gateway(), self.gateway()]
-        operator = Operator(self.nyc, *BY)
-        name_cluster(operator, "nyc")
-        add_site(operator, "fra", [gateway.address for gateway in self.gateways], "")
+        name_cluster(Operator(self.nyc, *BY), "nyc")
+        self.use(self.gateways)
+
+    def use(self, gateways: list[GatewayServer]) -> None:
+        self.gateways = gateways
+        addresses = [gateway.address for gateway in gateways]
+        add_site(Operator(self.nyc, *BY), "fra", addresses, "")
 
     def append(self, events: int) -> None:
         end = self.journal.next_seq + events

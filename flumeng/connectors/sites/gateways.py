@@ -38,11 +38,16 @@ class Gateways:
     Calls raise UnavailableError when none answers, UserError when a person has to act."""
 
     def __init__(
-        self, site: str, store: Store, clock: Callable[[], float] = time.monotonic
+        self,
+        site: str,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._site = site
         self._store = store
         self._clock = clock
+        self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
         self._record: Site | None = None
         self._read_at = float("-inf")
@@ -103,7 +108,7 @@ class Gateways:
             for address in self.addresses:
                 if address != self._first or self._client is None:
                     self._drop()
-                    self._client = JournalClient(address, ANSWER_SECONDS, prove=lambda: proof)
+                    self._client = JournalClient(address, self._answer_seconds, prove=lambda: proof)
                     self._first = address
                 try:
                     answer = self._client.ask(action, body, lambda plain: understood(kind, plain))

@@ -22,6 +22,8 @@ from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
 
 REPEAT_SECONDS = 0.02
+FILTERS_SECONDS = 30.0
+"""How long a gateway may take to try a flow's filters: it may have to start a process."""
 GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
 _TEXTS: dict[Kind, str] = {
     "nonsense": "journal {source} stands still: {why}",
@@ -61,7 +63,7 @@ class SiteInput:
         remote = remote_of(spec)
         if remote is None:
             return None
-        gateways = Gateways(remote.site, self._store)
+        gateways = Gateways(remote.site, self._store, answer_seconds=FILTERS_SECONDS)
         reader = SiteReader(remote.site, gateways.here(), gateways=gateways)
         if not remote.filters:
             return reader
