@@ -62,6 +62,18 @@ def test_events_arrive_as_the_filters_leave_them(sites: Sites) -> None:
     assert events["sites"].unique().to_pylist() == ["fra"]
 
 
+def test_parsed_columns_arrive(sites: Sites) -> None:
+    number = EVENT_SCHEMA.field("body")
+    bodies = [f"<{n}>1 2026-11-20T10:00:00Z s c - - - m={n}".encode() for n in range(8)]
+    batch = numbered_events(1000, 8).set_column(0, number, pa.array(bodies, pa.binary()))
+    sites.journal.append(batch)
+    sites.journal.sync()
+    filter_with(sites, 'filters: [{parse: {format: syslog}}, {where: "severity <= 2"}]\n')
+    events = read(sites, 1000, 1008)
+    assert events["message"].to_pylist() == ["m=0", "m=1", "m=2"]
+    assert events["severity"].to_pylist() == [0, 1, 2]
+
+
 def test_range_whose_events_are_all_dropped_is_complete_and_empty(sites: Sites) -> None:
     filter_with(sites, 'filters: [{where: "seq >= 5000"}]\n')
     assert read(sites, 0, 1000).num_rows == 0
@@ -161,7 +173,10 @@ def test_sites_passed_before_the_filters_cut_loops(sites: Sites) -> None:
     batch = batch.set_column(3, EVENT_SCHEMA.field("attrs"), pa.array(attrs, EVENT_SCHEMA[3].type))
     sites.journal.append(batch)
     sites.journal.sync()
-    filter_with(sites, 'filters: [{where: "seq = 999 OR seq = 1000 OR seq = 1001 OR seq = 1003"}, {drop: [attrs]}]\n')
+    filter_with(
+        sites,
+        'filters: [{where: "seq = 999 OR seq = 1000 OR seq = 1001 OR seq = 1003"}, {drop: [attrs]}]\n',
+    )
     events = read(sites, 998, 1004)
     assert events["seq"].to_pylist() == [999, 1000, 1003]
     assert events["sites"].to_pylist() == ["fra", "lon,fra", "nyc2,fra"]

@@ -38,14 +38,18 @@ class RowFilters:
                 batch = replace(batch, session=partial(_refuse_spark, stage.place))
                 batch = Step.of(stage.part, stage.place).apply(batch)
         self._stages = Fused(batch.pending)
-        self._behind = batch.schema
         self.schema = identity.without(batch.schema)
+        self._fields = self.schema.append(batch.schema.field(identity.SEQ))
         _check(self.schema)
 
     def run(self, events: pa.RecordBatch) -> bytes:
         """Filter events in READ_SCHEMA; return them as in a chunk of ``filtered_wire``."""
-        made = self._stages(iter([identity.identify(events, 0)]))
-        behind = pa.Table.from_batches(made, self._behind)
+        names, fields = self._fields.names, self._fields
+        made = [
+            pa.RecordBatch.from_arrays([part.column(name) for name in names], schema=fields)
+            for part in self._stages(iter([identity.identify(events, 0)]))
+        ]
+        behind = pa.Table.from_batches(made, fields)
         seqs = behind.column(identity.SEQ)
         if "seq" in self.schema.names and not behind.column("seq").equals(seqs):
             raise UserError("the filters change the column seq: readers of other sites need it")
