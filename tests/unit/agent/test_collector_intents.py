@@ -46,12 +46,15 @@ WHEN: tuple[Intent, ...] = ("before", "after")
 
 @dataclass
 class Target:
-    """Remembers the last number of each part of a series; rows have their revision."""
+    """Remembers the last number of each part of a series; rows have their revision. A batch must
+    always come with the ``filters`` of the other site with which it was decided."""
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     rows: list[str] = field(default_factory=list)
+    filters: dict[BatchId, str] = field(default_factory=dict)
 
-    def take(self, batch: BatchId, split: int, rows: Sequence[str]) -> None:
+    def take(self, batch: BatchId, split: int, rows: Sequence[str], filters: str) -> None:
+        assert self.filters.setdefault(batch, filters) == filters
         if self.numbers.get((batch.series, split), 0) < batch.number:
             self.numbers[batch.series, split] = batch.number
             self.rows += rows
@@ -105,7 +108,7 @@ class NumberedPipeline:
 
     def _take(self, identity: BatchId, split: int, rows: Sequence[str]) -> None:
         self.steps.step("before target")
-        self.target.take(identity, split, rows)
+        self.target.take(identity, split, rows, self.filters)
         self.steps.step("after target")
 
     def _rows(self, piece: Range) -> list[str]:
@@ -147,7 +150,13 @@ class World:
         decided = intents.read(store, FLOW, TASK)
         revision = decided.revision if decided and decided.ranges else epoch + 1
         pipeline = NumberedPipeline(
-            flow_spec(), self.when, self.target, steps, revision, parts=1 + epoch % 3
+            flow_spec(),
+            self.when,
+            self.target,
+            steps,
+            revision,
+            parts=1 + epoch % 3,
+            filters=decided.filters if decided and decided.ranges else f"filters {epoch}",
         )
         task = ClaimedTask(
             Assignment(FLOW, TASK, epoch, revision, "", tuple(JOURNALS)),
