@@ -337,7 +337,9 @@ def test_intent_that_does_not_follow_the_acks_is_reported_and_not_written() -> N
 def test_no_new_event_is_read_while_a_journal_of_the_decided_batch_is_absent() -> None:
     world = decided()
     store = FakeStore(world.tree)
-    pipeline = NumberedPipeline(flow_spec(), "after", world.target, Steps(), 2, parts=1)
+    pipeline = NumberedPipeline(
+        flow_spec(), "after", world.target, Steps(), 2, parts=1, filters="filters 1"
+    )
     last = max(JOURNALS)
 
     task = ClaimedTask(
@@ -352,6 +354,24 @@ def test_no_new_event_is_read_while_a_journal_of_the_decided_batch_is_absent() -
     assert task.backlog(eager=True).due_seconds is None
     assert task.start() is None
     assert not task.caught_up
+
+
+def test_decided_batch_is_not_repeated_with_other_filters_of_its_site() -> None:
+    """Another owner may decide it after this one has looked."""
+    world = decided()
+    store = FakeStore(world.tree)
+    pipeline = NumberedPipeline(
+        flow_spec(), "after", world.target, Steps(), 2, parts=1, filters="filters 2"
+    )
+    with pytest.raises(ConflictError, match="other filters"):
+        ClaimedTask(
+            Assignment(FLOW, TASK, 2, 2, "", tuple(JOURNALS)),
+            store,
+            Publisher(store, gap_seconds=0.0),
+            pipeline,
+            FakePositions(JOURNALS),
+            size=BatchSize(BATCH_EVENTS),
+        )
 
 
 def test_a_flow_of_the_same_name_begins_another_series() -> None:
