@@ -665,7 +665,8 @@ class Intent(Record):
     ``revision``, until its acks are written and ``ranges`` is empty. Targets remember ``number`` of
     the unique ``series``. A lower epoch than ``epoch`` decides no batch. ``flushed`` partitions
     wait for no continuation lines. ``left_out`` ranges were unreadable and stay out, as a target
-    that has the batch takes nothing more.
+    that has the batch takes nothing more. ``filters``: the name of the filters that another site
+    ran before those of ``revision``; "" for a flow that reads none.
     """
 
     epoch: int
@@ -676,6 +677,7 @@ class Intent(Record):
     ranges: Mapping[str, tuple[int, int]]
     flushed: tuple[str, ...] = ()
     left_out: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: NOTHING)
+    filters: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,10 @@ def check_flow(text: str) -> FlowSpec:
 
 def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
     behind_others = any(
-        part.options.upstream and part.options.upstream.filters for part in written.sources
+        read.filters
+        for part in written.sources
+        for read in (part.options.upstream, part.options.remote)
+        if read is not None
     )
     if behind_others or not (written.filters or written.branches):
         return []

@@ -19,6 +19,8 @@ import pytest
 
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.agent.gateway import limits
+from flumeng.agent.gateway.filter_processes import FilterProcesses
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
 from flumeng.agent.gateway.server import GatewayServer
@@ -87,6 +89,7 @@ class Sites:
     fra: FakeStore = field(default_factory=new_cluster)
     nyc: FakeStore = field(default_factory=new_cluster)
     stack: ExitStack = field(default_factory=ExitStack)
+    processes: FilterProcesses = field(default_factory=lambda: FilterProcesses(most=2))
 
     def __post_init__(self) -> None:
         self.journal = MemoryJournal.create(self.folder, J, limits=Limits(128 << 20))
@@ -95,15 +98,20 @@ class Sites:
             "127.0.0.1", journals=lambda: {J: self.journal}, keystore=self.keystore
         )
         self.stack.callback(self.server.stop)
+        self.stack.callback(self.processes.close)
         operator = Operator(self.fra, *BY)
         name_cluster(operator, "fra")
         apply_flow(operator, WEB)
         add_journal(self.fra, J)
         come_live(self.fra, "n1", self.server.address)
         self.gateways = [self.gateway(), self.gateway()]
-        operator = Operator(self.nyc, *BY)
-        name_cluster(operator, "nyc")
-        add_site(operator, "fra", [gateway.address for gateway in self.gateways], "")
+        name_cluster(Operator(self.nyc, *BY), "nyc")
+        self.use(self.gateways)
+
+    def use(self, gateways: list[GatewayServer]) -> None:
+        self.gateways = gateways
+        addresses = [gateway.address for gateway in gateways]
+        add_site(Operator(self.nyc, *BY), "fra", addresses, "")
 
     def append(self, events: int) -> None:
         end = self.journal.next_seq + events
@@ -120,6 +128,7 @@ class Sites:
             self.fra,
             FlowWatch(self.fra, watcher),
             policy=self.policy,
+            filters=FlowFilters(self.fra, UNRESTRICTED, self.processes),
             keystore=self.keystore,
         )
         self.stack.callback(server.stop)

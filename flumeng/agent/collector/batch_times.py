@@ -50,6 +50,11 @@ class BatchTimes:
         self._before = self._values()
 
     def noting(self, batch: LazyBatch) -> LazyBatch:
+        """Add the measurement of receipts, unless another site's filters left out ``ts``."""
+        if "ts" not in batch.schema.names or not pa.types.is_timestamp(
+            batch.schema.field("ts").type
+        ):
+            return batch
         return batch.arrow(note_receipt, batch.schema)
 
     def timed(self, before: LazyBatch, written: LazyBatch, sink: str) -> LazyBatch:

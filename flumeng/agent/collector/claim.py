@@ -124,11 +124,15 @@ class ClaimedTask:
         )
         self._commits.recover(leftovers)
         self._joins = None if multiline is None else LineJoins(multiline, self._acks, clock)
-        intents = Intents(store, self._acks, assignment.flow, assignment.task)
+        intents = Intents(
+            store, self._acks, assignment.flow, assignment.task, filters=pipeline.filters
+        )
         self._delivery = Delivery(pipeline, self._acks, self._commits, intents, assignment.revision)
         if (repeat := self._delivery.repeat) is not None:
             if repeat.revision != assignment.revision:
                 raise ConflictError(f"meanwhile revision {repeat.revision} has decided a batch")
+            if repeat.filters != pipeline.filters:
+                raise ConflictError("meanwhile a batch was decided with other filters of its site")
             readable.leave_out(repeat.left_out)
         inherited = bool(self._acks.inherited)  # the backlog has waited for an owner
         self._waiting_since: float | None = -math.inf if inherited else None

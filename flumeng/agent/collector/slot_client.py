@@ -28,10 +28,10 @@ class SlotClient:
         wake: Callable[[], None],
         *,
         tree: TreeIdentity,
-        outdated: bool = False,
+        for_repeat: bool = False,
     ) -> None:
         self.assignment = assignment
-        self.outdated = outdated
+        self.for_repeat = for_repeat
         """Whether ``pipeline`` serves only to repeat the open intent of an older revision."""
         self.task = task
         self.tree = tree
@@ -49,6 +49,11 @@ class SlotClient:
         self._request: Request | None = None
         self._apart = False
         self._works: list[Work] = []
+
+    @property
+    def outdated(self) -> bool:
+        """Whether new batches need another pipeline."""
+        return self.for_repeat or self.pipeline.outdated
 
     @property
     def asking(self) -> bool:

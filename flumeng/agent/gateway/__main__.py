@@ -12,6 +12,8 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from flumeng.agent.gateway.filter_processes import FilterProcesses
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
@@ -47,11 +49,19 @@ def main() -> int:
     process.serve_as("gateway")
     health = Health(STUCK_SECONDS, time.monotonic)
     try:
-        allowed = PolicyFile(given.policy, policy.load(given.policy))
+        at_start = policy.load(given.policy)
+        allowed = PolicyFile(given.policy, at_start)
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["gateway"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
+        filters = FlowFilters(store, at_start, FilterProcesses(given.policy))
         server = GatewayServer(
-            given.host, given.port, store, watch, policy=allowed, keystore=process.keystore()
+            given.host,
+            given.port,
+            store,
+            watch,
+            policy=allowed,
+            filters=filters,
+            keystore=process.keystore(),
         )
     except UserError as problem:
         print(problem, file=sys.stderr)
@@ -75,6 +85,7 @@ def main() -> int:
         elif message["type"] == "stop":
             break
     server.stop()
+    filters.close()
     store.close()
     return 0
 

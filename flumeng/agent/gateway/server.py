@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.lease_use import LeaseUse
 from flumeng.agent.gateway.leases import Leases, cursor_name
@@ -23,10 +24,15 @@ from flumeng.control.commands.cursors import require_readable
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import DeniedError, NotServedError
-from flumeng.journal.serving import wire
+from flumeng.journal.serving import filtered_wire, wire
 from flumeng.journal.serving.access import ALL_FLOWS, Access, Peer
 from flumeng.journal.serving.client import JournalClient
-from flumeng.journal.serving.gateway_wire import LeaseRequest, PositionsRequest, parse
+from flumeng.journal.serving.gateway_wire import (
+    FiltersRequest,
+    LeaseRequest,
+    PositionsRequest,
+    parse,
+)
 from flumeng.journal.serving.service import Service
 from flumeng.journal.serving.taps import Places
 from flumeng.platform.connection_pool import ConnectionPool
@@ -62,6 +68,7 @@ class GatewayServer(Service):
         watch: FlowWatch,
         *,
         policy: Policy | PolicyFile,
+        filters: FlowFilters,
         keystore: Keystore | None = None,
     ) -> None:
         self._store = store
@@ -70,6 +77,7 @@ class GatewayServer(Service):
         self._use = LeaseUse(store)
         self._policy = policy
         self._limits = Limits()
+        self._filters = filters
         self._sent: Counter[tuple[str, str]] = Counter()
         self._running = 0
         self._counting = threading.Lock()
@@ -94,7 +102,11 @@ class GatewayServer(Service):
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         del context
-        answers = {wire.FLOW_POSITIONS: self._positions, wire.LEASE: self._lease}
+        answers = {
+            wire.FLOW_POSITIONS: self._positions,
+            wire.FLOW_FILTERS: self._flow_filters,
+            wire.LEASE: self._lease,
+        }
         if action not in answers:
             raise UserError(
                 f"there is no action {action!r} at a gateway, only {', '.join(answers)}"
@@ -109,7 +121,8 @@ class GatewayServer(Service):
         if request.tapped:
             raise UserError("a gateway serves no taps")
         access.require_read(peer, request)
-        return wire.FRAMES_SCHEMA, self._frames(peer, request)
+        schema = filtered_wire.CHUNK_SCHEMA if request.filters else wire.FRAMES_SCHEMA
+        return schema, self._frames(peer, request)
 
     def _positions(self, peer: Peer, body: bytes) -> object:
         request = parse(PositionsRequest, body)
@@ -118,9 +131,18 @@ class GatewayServer(Service):
         waits = self._waiting.take(call, peer.key)
         try:
             seconds = request.wait_seconds if waits else 0.0
-            return self._watch.positions(here, request.flow, request.seen, seconds)
+            answer = self._watch.positions(here, request.flow, request.seen, seconds)
         finally:
             self._waiting.leave(call)
+        if request.filtered:
+            name = self._filters.current(request.flow)
+            answer = msgspec.structs.replace(answer, filters=name)
+        return answer
+
+    def _flow_filters(self, peer: Peer, body: bytes) -> object:
+        request = parse(FiltersRequest, body)
+        here = self._require(peer, request.flow)
+        return self._filters.answer(here, request.flow, request.filters)
 
     def _lease(self, peer: Peer, body: bytes) -> object:
         request = parse(LeaseRequest, body)
@@ -171,7 +193,11 @@ class GatewayServer(Service):
         self._count(of, running=1)
         try:
             with self._limits.stream(site, self._granted(peer), ended), _client(address) as client:
-                for batch in client.copy(ticket.journal, ticket.start, ticket.end):
+                if ticket.filters:
+                    batches = self._filters.chunks(client, ticket)
+                else:
+                    batches = client.copy(ticket.journal, ticket.start, ticket.end)
+                for batch in batches:
                     granted = self._granted(peer)
                     if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
                         raise DeniedError(_denial(peer, of[1]))

@@ -8,14 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pyarrow as pa
+
 from flumeng.config import FlowSpec
 from flumeng.config.component import RemoteFlow
-from flumeng.connectors.api.ranged import Kind, Reach, Standstill
+from flumeng.connectors.api.ranged import Kind, Range, Reach, Standstill
 from flumeng.connectors.ranged.positions import Probes, WatchedPositions, described
-from flumeng.connectors.ranged.watcher import EndWatcher, WatchedEnds
+from flumeng.connectors.ranged.watcher import EndWatcher
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
-from flumeng.connectors.sites.reader import SiteReader
+from flumeng.connectors.sites.reader import Filtered, SiteReader
 from flumeng.control.zookeeper import Store
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
@@ -23,6 +25,8 @@ from flumeng.journal.serving.wire import Choke
 from flumeng.platform.options.windows import parse_hours
 
 REPEAT_SECONDS = 0.02
+FILTERS_SECONDS = 30.0
+"""How long a gateway may take to try a flow's filters: it may have to start a process."""
 GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
 _TEXTS: dict[Kind, str] = {
     "nonsense": "journal {source} stands still: {why}",
@@ -49,28 +53,45 @@ class SiteInput:
         self._store = store
         self.now = now
         self._lock = threading.Lock()
-        self._watchers: dict[tuple[str, str, bool], _Watcher] = {}
+        self._watchers: dict[tuple[RemoteFlow, bool], SiteWatcher] = {}
         self._probes = Probes("sites")
 
     def positions(self, wake: Callable[[], None]) -> SitePositions:
         return SitePositions(self, self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> SiteReader | None:
-        """Return the flow's reader, if it reads another site. Raises UserError."""
+        """Return the flow's reader, if it reads another site. Raises as ``reader_behind``."""
+        return self.reader_behind(spec, "")
+
+    def reader_behind(self, spec: FlowSpec, filters: str) -> SiteReader | None:
+        """Return the reader of events behind ``filters`` of the site; "" for the current ones.
+        Raises UserError; UnavailableError when no gateway answers which filters these are."""
         remote = remote_of(spec)
         if remote is None:
             return None
-        gateways = Gateways(remote.site, self._store)
+        gateways = Gateways(remote.site, self._store, answer_seconds=FILTERS_SECONDS)
         here = gateways.here()
         choke = Choke(here, spec.flow, remote.bytes_per_second, priority=remote.priority)
-        return SiteReader(remote.site, here, gateways=gateways, choke=choke)
+        reader = SiteReader(remote.site, here, gateways=gateways, choke=choke)
+        if not remote.filters:
+            return reader
+        try:
+            answer = gateways.filters(remote.flow, filters)
+            schema = pa.ipc.read_schema(pa.py_buffer(answer.schema))
+        finally:
+            gateways.close()
+        watcher = self.watcher(remote, reports_gaps=spec.dead_letters is not None)
+        if not filters:
+            watcher.filters = answer.filters  # newer than what it knows
+        filtered = Filtered(answer.filters, schema)
+        return replace(reader, filtered=filtered, current=lambda: watcher.filters)
 
-    def watcher(self, remote: RemoteFlow, *, reports_gaps: bool) -> WatchedEnds[Reach]:
-        key = (remote.site, remote.flow, reports_gaps)
+    def watcher(self, remote: RemoteFlow, *, reports_gaps: bool) -> SiteWatcher:
+        key = (remote, reports_gaps)
         with self._lock:
             if key not in self._watchers:
                 gateways = Gateways(remote.site, self._store)
-                self._watchers[key] = _Watcher(gateways, remote, reports_gaps=reports_gaps)
+                self._watchers[key] = SiteWatcher(gateways, remote, reports_gaps=reports_gaps)
             return self._watchers[key]
 
 
@@ -86,7 +107,7 @@ class SitePositions(WatchedPositions):
         self.close()
         remote = remote_of(spec)
         self._at = remote.at if remote else ""
-        self._reader = self._input.reader(spec)
+        self._spec = spec
         self._watcher = (
             self._input.watcher(remote, reports_gaps=spec.dead_letters is not None)
             if remote
@@ -94,16 +115,21 @@ class SitePositions(WatchedPositions):
         )
 
     def rests(self) -> bool:
-        windows = [self._at, self._watcher.at if isinstance(self._watcher, _Watcher) else ""]
+        windows = [self._at, self._watcher.at if isinstance(self._watcher, SiteWatcher) else ""]
         now = self._input.now()
         return not all(parse_hours(text).is_open(now) for text in windows if text)
+
+    def _try(self, piece: Range, address: str) -> None:
+        self._reader = self._input.reader(self._spec)
+        super()._try(piece, address)
 
     def describe(self, standstill: Standstill) -> str:
         return described(standstill, _TEXTS, source=source_of(standstill.partition))
 
 
-class _Watcher(EndWatcher[Reach]):
-    """Follows one remote flow. ``reports_gaps``: gaps become dead letters instead of stops."""
+class SiteWatcher(EndWatcher[Reach]):
+    """Follows one remote flow. ``reports_gaps``: gaps become dead letters instead of stops.
+    ``filters``: the last reported name of the flow's filters, "" when unknown or not needed."""
 
     def __init__(self, gateways: Gateways, remote: RemoteFlow, *, reports_gaps: bool) -> None:
         super().__init__(f"flow {remote.flow} of site {remote.site}")
@@ -112,14 +138,18 @@ class _Watcher(EndWatcher[Reach]):
         self._reports_gaps = reports_gaps
         self.at = ""
         """The window of the site's record, as last read."""
+        self.filters = ""
         self._asked: frozenset[str] = frozenset()
         self._seen = ""
 
     def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
         seen, self._seen = self._seen if partitions == self._asked else "", ""
         self.at = self._gateways.site_record().at
-        found = self._gateways.positions(self._remote.flow, seen, WAIT_SECONDS if seen else 0.0)
+        found = self._gateways.positions(
+            self._remote.flow, seen, WAIT_SECONDS if seen else 0.0, filtered=self._remote.filters
+        )
         self._asked, self._seen = partitions, found.seen
+        self.filters = found.filters
         address = ",".join(self._gateways.addresses)
         return {
             name: self._reach(position, address)

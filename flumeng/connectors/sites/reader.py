@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from flumeng.connectors.sites.handshakes import plain
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log.errors import ThrottledError
+from flumeng.journal.serving import filtered_wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.wire import NO_CHOKE, Choke
@@ -35,25 +36,52 @@ SITES = "sites"
 """The column with the sites that an event has passed, and the attribute from which it goes on."""
 LOOPED = "looped events"
 """The count of dropped events in the reports of a batch."""
-SCHEMA = pa.schema([*READ_SCHEMA, pa.field(SITES, pa.string())])
+_SITES = pa.field(SITES, pa.string())
+SCHEMA = pa.schema([*READ_SCHEMA, _SITES])
 
 _idle: ConnectionPool[tuple[str, Proof | None], JournalClient] = ConnectionPool()
 _loops = RateLimitedLog(log)
 
 
 @dataclass(frozen=True)
+class Filtered:
+    """Filters that the other site runs for this reader: their ``name``, and the ``schema`` of the
+    events behind them."""
+
+    name: str
+    schema: pa.Schema
+
+    @property
+    def read_schema(self) -> pa.Schema:
+        return pa.schema([*filtered_wire.read_schema(self.schema), _SITES])
+
+
+@dataclass(frozen=True)
 class SiteReader:
     """``Reader`` of a remote flow; an address is ``host:port[,host:port]``. ``here``: this site.
-    ``gateways`` give the proof and the link's limit, and are not pickled."""
+    ``gateways`` give the proof and the link's limit. ``current``: returns the name of the flow's
+    filters at the other site, "" while unknown. These two are not pickled."""
 
     site: str
     here: str
     proof: Proof | None = None
     gateways: Gateways | None = None
     choke: Choke = NO_CHOKE
+    filtered: Filtered | None = None
+    current: Callable[[], str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "proof": self._proof(), "choke": self._choke(), "gateways": None}
+        given = {"proof": self._proof(), "choke": self._choke(), "gateways": None, "current": None}
+        return {**self.__dict__, **given}
+
+    @property
+    def filters(self) -> str:
+        return self.filtered.name if self.filtered else ""
+
+    @property
+    def outdated(self) -> bool:
+        current = self.current() if self.current else ""
+        return current not in ("", self.filters)
 
     def _proof(self) -> Proof | None:
         return self.gateways.proof() if self.gateways else self.proof
@@ -73,7 +101,7 @@ class SiteReader:
 
     @property
     def schema(self) -> pa.Schema:
-        return SCHEMA
+        return self.filtered.read_schema if self.filtered else SCHEMA
 
     @property
     def modules(self) -> frozenset[str]:
@@ -83,18 +111,14 @@ class SiteReader:
         """Yield the events. When a gateway fails, the next one continues behind the last event."""
         if site_of(piece.partition) != self.site:
             raise UserError(f"the flow no longer reads the site of {piece.partition}")
-        journal, source = journal_of(piece.partition), source_of(piece.partition)
         proof, choke, gateways = self._proof(), self._choke(), address.split(",")
         seq, failures = piece.start, 0
         while seq < piece.end:
             began = seq
             try:
                 with _client(gateways[failures % len(gateways)], proof) as client:
-                    for batch in client.read(
-                        journal, seq, piece.end, replayed=piece.replayed, choke=choke
-                    ):
-                        seq = batch.column("seq")[-1].as_py() + 1
-                        events = self._marked(batch, source)
+                    for reached, events in self._parts(client, piece, seq, choke):
+                        seq = reached
                         if events.num_rows:
                             yield events
                 return
@@ -106,17 +130,50 @@ class SiteReader:
                     why = plain(str(error), self.site, proof, utc_now())
                     raise UnavailableError(why) from error
 
-    def _marked(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
-        """Add the passed sites; drop events that this site has sent."""
-        columns = {name: batch.column(name) for name in READ_SCHEMA.names}
-        columns["journal"] = pa.repeat(source, batch.num_rows)
-        columns[SITES] = pa.repeat(self.site, batch.num_rows)
-        passed = passed_sites(batch.column("attrs"))
+    def _parts(
+        self, client: JournalClient, piece: Range, start: int, choke: Choke
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield events from ``start`` on, with the seq below which the range is complete."""
+        journal, source = journal_of(piece.partition), source_of(piece.partition)
+        if self.filtered is None:
+            replayed = piece.replayed
+            for batch in client.read(journal, start, piece.end, replayed=replayed, choke=choke):
+                end = batch.column("seq")[-1].as_py() + 1
+                yield end, self._marked(batch, source, passed_sites(batch.column("attrs")))
+            return
+        for end, batches in client.filtered(journal, start, piece.end, self.filters, choke):
+            batch = self._with_identity(batches, piece)
+            passed = batch.column(filtered_wire.SITES)
+            known = passed if passed.null_count < len(passed) else None
+            yield end, self._marked(batch, source, known)
+
+    def _with_identity(self, batches: Sequence[pa.RecordBatch], piece: Range) -> pa.RecordBatch:
+        """Return the events of a chunk as one batch. Raises UserError for other columns."""
+        assert self.filtered is not None
+        own = [field for field in self.filtered.schema if field.name not in filtered_wire.OWN]
+        seq = READ_SCHEMA.field("seq").with_name(filtered_wire.SEQ)
+        expected = pa.schema([*own, seq, pa.field(filtered_wire.SITES, pa.string())])
+        try:
+            whole = pa.Table.from_batches(batches, expected).combine_chunks().to_batches()
+        except pa.ArrowInvalid as error:
+            raise UserError(
+                f"site {self.site} has other columns behind the filters {self.filters} than before"
+            ) from error
+        events = whole[0] if whole else pa.RecordBatch.from_pylist([], expected)
+        events = events.append_column("seq", events.column(filtered_wire.SEQ))
+        return events.append_column("replayed", pa.repeat(piece.replayed, events.num_rows))
+
+    def _marked(
+        self, batch: pa.RecordBatch, source: str, passed: pa.Array | None
+    ) -> pa.RecordBatch:
+        """Add the ``passed`` sites, None when no event has any; drop those that this one sent."""
+        sites = pa.repeat(self.site, batch.num_rows)
         if passed is not None:
-            columns[SITES] = pc.binary_join_element_wise(
-                passed, columns[SITES], ",", null_handling="skip"
-            )
-        events = pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA)
+            sites = pc.binary_join_element_wise(passed, sites, ",", null_handling="skip")
+        given = {"journal": pa.repeat(source, batch.num_rows), SITES: sites}
+        names = self.schema.names
+        columns = [given[name] if name in given else batch.column(name) for name in names]
+        events = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if passed is None:
             return events
         returned = pc.fill_null(

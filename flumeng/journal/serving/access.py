@@ -28,7 +28,9 @@ MAY: Mapping[Role, frozenset[str]] = {
     "executor": frozenset({READ}),
     "gateway": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "node": frozenset({REPLICA}),
-    "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE}),
+    "subscriber": frozenset(
+        {READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE, wire.FLOW_FILTERS}
+    ),
     "viewer": _LOOK,
     "operator": _LOOK | {wire.CHECK_TARGETS},
     "admin": _LOOK | {wire.CHECK_TARGETS},

@@ -17,7 +17,7 @@ from pyarrow import flight
 from flumeng.journal.log import reading
 from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError
-from flumeng.journal.serving import wire
+from flumeng.journal.serving import filtered_wire, wire
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.proof import Proof, of_process
 from flumeng.journal.serving.wire import NO_CHOKE, Choke
@@ -98,6 +98,33 @@ class JournalClient:
                 if seq == began:
                     raise
             else:
+                return
+
+    def filtered(
+        self, journal: str, start: int, end: int, filters: str, choke: Choke = NO_CHOKE
+    ) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+        """Yield the events of [start, end) behind ``filters``, see ``filtered_wire``: pairs of the
+        seq below which the range is complete now, and the events since the pair before. The last
+        seq is ``end``. Raises as ``read``, and UserError for filters that the site cannot run."""
+        seq = start
+        while True:
+            began = seq
+            try:
+                ticket = wire.make_ticket(journal, seq, end, filters=filters, choke=choke)
+                for chunk in self._chunks(ticket):
+                    for reached, events in filtered_wire.events_of(chunk, self._address):
+                        if not seq <= reached <= end:
+                            raise CorruptError(
+                                f"{self._address} sends seq {reached} of the range {seq} to {end}"
+                            )
+                        seq = reached
+                        yield seq, events
+            except _OutOfTimeError:
+                if seq == began:
+                    raise
+            else:
+                if seq < end:
+                    raise DataLossError(f"journal {journal}: seqs {seq} to {end} are missing")
                 return
 
     def copy(self, journal: str, start: int, end: int) -> Iterator[pa.RecordBatch]:

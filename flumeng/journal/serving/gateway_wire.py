@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from flumeng.config.column_kinds import Kind
 from flumeng.journal.log.contract import Position
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options.patterns import check_name
@@ -18,23 +19,27 @@ T = TypeVar("T")
 
 class PositionsRequest(msgspec.Struct, frozen=True):
     """A request for the positions of a flow's journals. It is answered when they differ from those
-    of the answer ``seen``, or after ``wait_seconds``. ``site``: the caller's name."""
+    of the answer ``seen``, or after ``wait_seconds``. ``site``: the caller's name. ``filtered``:
+    the caller reads the events behind the flow's filters."""
 
     flow: str
     site: str = ""
     seen: str = ""
     wait_seconds: float = 0.0
+    filtered: bool = False
 
 
 class FlowPositions(msgspec.Struct, frozen=True):
     """The journals of a flow of ``site``. ``ends``: of the closed ones. ``away``: those whose
-    server does not answer. ``seen`` names these contents."""
+    server does not answer. ``seen`` names these contents. ``filters``: the name of the flow's
+    current filters, for a ``filtered`` request."""
 
     site: str
     positions: dict[str, Position]
     ends: dict[str, int]
     away: tuple[str, ...]
     seen: str
+    filters: str = ""
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
@@ -74,6 +79,24 @@ class LeaseAnswer(msgspec.Struct, frozen=True):
     events: int = 0
     bytes: int = 0
     broke: Broken | None = None
+
+
+class FiltersRequest(msgspec.Struct, frozen=True):
+    """A request for what the filters of a flow make of its events. ``filters``: the name of those
+    filters; "" for the current ones."""
+
+    flow: str
+    filters: str = ""
+
+
+class FiltersAnswer(msgspec.Struct, frozen=True):
+    """Filters of a flow of ``site``. ``filters``: their name, which depends on their text alone.
+    ``columns``: of the events behind them. ``schema``: the same in Arrow's IPC format."""
+
+    site: str
+    filters: str
+    columns: dict[str, Kind]
+    schema: bytes
 
 
 def parse(kind: type[T], body: bytes) -> T:

@@ -33,6 +33,7 @@ WATCH = "watch"
 CHECK_TARGETS = "check-targets"
 FLOW_POSITIONS = "flow-positions"
 LEASE = "lease"
+FLOW_FILTERS = "flow-filters"
 MAX_TICKET_BYTES = 16_384
 """Large, since a token contains its signer's certificates."""
 # Names of errors on the wire; the first that fits.
@@ -88,7 +89,8 @@ NO_CHOKE = Choke()
 @dataclass(frozen=True)
 class Ticket:
     """A request for the events [start, end) of a journal; a ``token`` admits an executor. Only
-    gateways heed a ``choke``."""
+    gateways heed a ``choke``. With ``filters``, the events behind these filters of the flow, in
+    chunks of ``filtered_wire``."""
 
     journal: str
     start: int
@@ -96,6 +98,7 @@ class Ticket:
     tapped: bool = False
     token: str = ""
     choke: Choke = NO_CHOKE
+    filters: str = ""
 
 
 def make_ticket(
@@ -106,6 +109,7 @@ def make_ticket(
     tapped: bool = False,
     token: str = "",
     choke: Choke = NO_CHOKE,
+    filters: str = "",
 ) -> bytes:
     """Encode a ticket; a server without taps rejects the ticket of a tap."""
     document: dict[str, object] = {"journal": journal, "start": start, "end": end}
@@ -113,6 +117,8 @@ def make_ticket(
         document["token"] = token
     if choke != NO_CHOKE:
         document["choke"] = asdict(choke)
+    if filters:
+        document["filters"] = filters
     return json.dumps({"tap": document} if tapped else document).encode()
 
 
@@ -125,7 +131,7 @@ def parse_ticket(ticket: bytes) -> Ticket:
         if tapped:
             document = document["tap"]
         name, start, end = document["journal"], document["start"], document["end"]
-        token = document.get("token", "")
+        token, filters = document.get("token", ""), document.get("filters", "")
         choke = msgspec.convert(document.get("choke", {}), Choke)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError('a ticket is like {"journal": "ID", "start": 0, "end": 9}') from error
@@ -133,6 +139,6 @@ def parse_ticket(ticket: bytes) -> Ticket:
         raise UserError("a ticket holds a journal's id and two whole numbers")
     if not 0 <= start <= end:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
-    if not isinstance(token, str):
-        raise UserError("a ticket's token must be a string")
-    return Ticket(name, start, end, tapped, token, choke)
+    if not isinstance(token, str) or not isinstance(filters, str):
+        raise UserError("a ticket's token and filters must be strings")
+    return Ticket(name, start, end, tapped, token, choke, filters)

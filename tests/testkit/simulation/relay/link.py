@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
@@ -107,7 +108,7 @@ class LinkedGateways:
         at = start
         while at < end:
             stop = self._link.piece(at, end)
-            seqs += self._first(lambda gateway, at=at, stop=stop: gateway.read(journal, at, stop))
+            seqs += self._first(partial(_read, journal, at, stop))
             at = stop
         return seqs
 
@@ -121,3 +122,7 @@ class LinkedGateways:
             except UnavailableError as error:
                 trouble = error
         raise UnavailableError(f"no gateway answers: {trouble}")
+
+
+def _read(journal: str, start: int, end: int, gateway: Gateway) -> list[int]:
+    return gateway.read(journal, start, end)

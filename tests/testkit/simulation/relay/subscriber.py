@@ -19,7 +19,7 @@ from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Finder, Findings
 from flumeng.connectors.api.ranged import Range, Reach, Standstill, UnreadableError
 from flumeng.connectors.sites.gateways import Gateways
-from flumeng.connectors.sites.input import _Watcher
+from flumeng.connectors.sites.input import SiteWatcher
 from flumeng.connectors.sites.names import journal_of
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Versioned
@@ -165,7 +165,7 @@ class LinkPositions:
 
     def __init__(self, gateways: LinkedGateways, world: World) -> None:
         remote = RemoteFlow("fra", FLOW, world.keep_seconds)
-        self._watcher = _Watcher(cast(Gateways, gateways), remote, reports_gaps=True)
+        self._watcher = SiteWatcher(cast(Gateways, gateways), remote, reports_gaps=True)
         self._gateways = gateways
         self._threads = AtOnce()
         self._reaches: dict[str, Reach] = {}
