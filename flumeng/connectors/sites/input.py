@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 
 from flumeng.config import FlowSpec
 from flumeng.config.component import RemoteFlow
-from flumeng.connectors.api.ranged import Kind, Reach, Standstill
+from flumeng.connectors.api.ranged import CutError, Gone, Kind, Reach, Standstill
 from flumeng.connectors.ranged.positions import Probes, WatchedPositions, described
 from flumeng.connectors.ranged.watcher import EndWatcher, WatchedEnds
 from flumeng.connectors.sites.gateways import Gateways
@@ -18,9 +19,19 @@ from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.zookeeper import Store
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
+from flumeng.platform.errors import UnavailableError
 
 REPEAT_SECONDS = 0.02
 GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
+REPLACED = (
+    "site {site} was restored from an old copy, or has given events up: it has given these seqs to "
+    "other events"
+)
+RESTORED = (
+    "journal {source} has other events from seq {offset} on than before, but seq {acked} is acked: "
+    "{why}. Pause the flow. To read them: `flumeng flow reset --to {partition}={offset}`; to skip "
+    "them: the same with {acked}"
+)
 _TEXTS: dict[Kind, str] = {
     "nonsense": "journal {source} stands still: {why}",
     "lost": "journal {source} ends at seq {offset}, but seq {acked} is acked: the site has lost "
@@ -70,19 +81,54 @@ class SitePositions(WatchedPositions):
     def __init__(self, of: SiteInput, probes: Probes, wake: Callable[[], None]) -> None:
         super().__init__(probes, wake)
         self._input = of
+        self._reports_gaps = False
 
     def open(self, spec: FlowSpec) -> None:
         self.close()
         remote = remote_of(spec)
         self._reader = self._input.reader(spec)
+        self._reports_gaps = spec.dead_letters is not None
         self._watcher = (
-            self._input.watcher(remote, reports_gaps=spec.dead_letters is not None)
-            if remote
-            else None
+            self._input.watcher(remote, reports_gaps=self._reports_gaps) if remote else None
         )
 
+    def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
+        """Compare the terms of events below ``offset``; see ``FindingCuts``."""
+        assert self._watcher is not None, "a partition that was reached has a watcher"
+        reach = self._watcher.of([partition]).get(partition)
+
+        def find() -> Gone | None:
+            if reach is None:
+                raise UnavailableError(f"the gateways of site {site_of(partition)} do not answer")
+            cut = self._cut(partition, offset, leader_epoch, reach)
+            if cut is not None and not self._reports_gaps:
+                raise CutError(cut.why, cut.start)
+            return cut
+
+        return self._probes.probe((self._watcher, partition), find, self._wake)
+
+    def _cut(self, partition: str, offset: int, acked_term: int, reach: Reach) -> Gone | None:
+        """Return the events below ``offset`` of a later term than the acked ones, if any. A restored
+        copy has a term below ``acked_term`` only if a clock went back."""
+        assert isinstance(self._reader, SiteReader), "a partition that was reached has a reader"
+        assert reach.leader_epoch is not None, "it was compared"
+        newest = min(acked_term, reach.leader_epoch - 1)
+        low, high = max(reach.floor, reach.gone_below), offset - 1
+        if high < low or self._reader.term_of(partition, high, reach.address) <= newest:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if self._reader.term_of(partition, middle, reach.address) > newest:
+                high = middle
+            else:
+                low = middle + 1
+        return Gone(low, offset, REPLACED.format(site=site_of(partition)))
+
     def describe(self, standstill: Standstill) -> str:
-        return described(standstill, _TEXTS, source=source_of(standstill.partition))
+        source = source_of(standstill.partition)
+        if standstill.kind == "lost" and standstill.why:
+            return described(standstill, {"lost": RESTORED}, source=source)
+        return described(standstill, _TEXTS, source=source)
 
 
 class _Watcher(EndWatcher[Reach]):
@@ -115,7 +161,9 @@ class _Watcher(EndWatcher[Reach]):
         return super()._pause() if self._failures else REPEAT_SECONDS
 
     def _reach(self, at: Position, address: str) -> Reach:
-        reach = Reach(address, at.safe, at.held, closed=at.closed, full=at.full)
+        reach = Reach(
+            address, at.safe, at.held, closed=at.closed, full=at.full, leader_epoch=at.term
+        )
         if not self._reports_gaps:
             return replace(reach, floor=at.floor)
         why = GONE.format(site=self._remote.site)

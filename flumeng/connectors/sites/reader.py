@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 from flumeng.connectors.api.ranged import Range, Split
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
+from flumeng.journal.log.errors import DataLossError
+from flumeng.journal.log.frame import FrameHeader, identity
+from flumeng.journal.serving import wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
 from flumeng.platform.connection_pool import ConnectionPool
@@ -86,6 +89,18 @@ class SiteReader:
                 failures = failures + 1 if seq == began else 1
                 if failures >= len(gateways) and seq == began:
                     raise
+
+    def term_of(self, partition: str, seq: int, address: str) -> int:
+        """Return the term in which the event was written. Raises as ``read``."""
+        journal, proof = journal_of(partition), self._proof()
+        owner = identity(journal)
+        with _client(address.partition(",")[0], proof) as client:
+            for batch in client.copy(journal, seq, seq + 1):
+                for frame in wire.frames_of(batch, address):
+                    header = FrameHeader.unpack(frame, 0, owner)
+                    if header.first_seq <= seq < header.end:
+                        return header.term
+        raise DataLossError(f"journal {journal}: seq {seq} is missing")
 
     def _marked(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
         """Add the passed sites; drop events that this site has sent."""
