@@ -202,6 +202,15 @@ def test_discovery_offers_journals_and_holds_them_with_a_lease(sites: Sites) -> 
     assert (account.floor, account.acked, account.safe) == (0, 400, 1000)
 
 
+def test_last_answer_is_noted_for_a_failover(sites: Sites) -> None:
+    apply_copy(sites)
+    sites.ack(400)
+    sites.discovery().discover()
+    noted = sites.nyc.read(paths.contact("fra", "copy"))
+    assert noted is not None
+    assert noted.value.unread == {J: (0, 1000)}
+
+
 def end_lease(sites: Sites) -> None:
     """As masters do with an expired one."""
     for name in sites.fra.children(paths.cursor("web", "nyc:copy")):

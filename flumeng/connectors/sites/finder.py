@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable
 
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
+from flumeng.connectors.sites.contacts import Contacts
 from flumeng.connectors.sites.gateways import Gateways
-from flumeng.connectors.sites.names import LONGEST, journal_of, partition_of, site_of
+from flumeng.connectors.sites.names import LONGEST, journal_of, site_of
 from flumeng.control.snapshot import discovered
-from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
+from flumeng.control.snapshot.partitions import SITE, ack_path, input_of, remote_partition
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
 
@@ -30,6 +31,7 @@ class SiteFinder(FinderBase):
         self._reader = reader
         self._at_end = at_end
         self._gateways = Gateways(remote.site, store)
+        self._contacts = Contacts(remote.site, reader, store)
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
@@ -46,6 +48,7 @@ class SiteFinder(FinderBase):
             )
         )
         found = self._gateways.positions(self._remote.flow)
+        self._contacts.note(found, self._acks(known))
         lost = {text.removeprefix(LOST) for text in scope if text.startswith(LOST)}
         if lease.ended:
             missing = {name for name in known if journal_of(name) not in _all(found)}
@@ -83,7 +86,7 @@ class SiteFinder(FinderBase):
         offers: dict[str, Offer] = {}
         troubles: list[str] = []
         for journal in sorted(_all(found)):
-            name, at = partition_of(self._remote.site, journal), found.positions.get(journal)
+            name, at = remote_partition(self._remote.site, journal), found.positions.get(journal)
             if len(name) > LONGEST:
                 troubles.append(f"the name {name} has more than {LONGEST} characters")
             elif name in known or at is not None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
-from flumeng.control.commands.lookup import current_revisions, found_by_name
+from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.patterns import check_name
 from flumeng.platform.options.problems import nearest
@@ -23,12 +24,15 @@ _FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class SiteRow:
-    """A site with the flows that read from it. ``authority``: "" for an open cluster."""
+    """A site with the flows that read from it. ``authority``: "" for an open cluster.
+    ``failover``: its time in seconds since the epoch; None without one."""
 
     site: str
     gateways: tuple[str, ...]
     authority: str
     readers: tuple[str, ...]
+    standby: tuple[str, ...]
+    failover: float | None
 
 
 def name_cluster(operator: Operator, name: str) -> bool:
@@ -52,9 +56,16 @@ def name_cluster(operator: Operator, name: str) -> bool:
     return operator.change(paths.cluster(), current, replace(current.value, site=name), command)
 
 
-def add_site(operator: Operator, name: str, gateways: Sequence[str], authority: str) -> bool:
+def add_site(
+    operator: Operator,
+    name: str,
+    gateways: Sequence[str],
+    authority: str,
+    standby: Sequence[str] | None = None,
+) -> bool:
     """Add a site, or change it; return whether that is a change. ``authority``: a SHA-256
-    fingerprint, or "". Raises UserError, ConflictError."""
+    fingerprint, or "". ``standby``: flows that a failover starts; None: as before. Raises
+    UserError, ConflictError."""
     _check("the name of a site", check_name, name)
     if not 0 < len(gateways) <= MOST_GATEWAYS:
         raise UserError(f"give 1 to {MOST_GATEWAYS} gateways, HOST:PORT each")
@@ -68,11 +79,16 @@ def add_site(operator: Operator, name: str, gateways: Sequence[str], authority: 
         )
     store = operator.store
     tree.require(store)
-    site = Site(gateways=tuple(dict.fromkeys(gateways)), authority=digits)
+    for flow in standby or ():
+        require_flow(store, flow)
+    flows = tuple(dict.fromkeys(standby or ()))
+    site = Site(gateways=tuple(dict.fromkeys(gateways)), authority=digits, standby=flows)
     command = f"site add {name} {' '.join(site.gateways)}"
     found = store.read(paths.site(name))
     if found is not None:
         after = replace(found.value, gateways=site.gateways, authority=digits)
+        if standby is not None:
+            after = replace(after, standby=flows)
         return operator.change(paths.site(name), found, after, command)
     folder: list[Write] = []
     if not store.exists(paths.sites()):
@@ -88,7 +104,11 @@ def remove_site(operator: Operator, name: str) -> None:
     flows = sorted(flow for flow, site in readers(store).items() if site == name)
     if flows:
         raise ConflictError(f"site {name} is read by {', '.join(flows)}: delete these flows first")
-    operator.commit([Remove(paths.site(name), found.version)], f"site remove {name}")
+    contacts = (paths.contact(name, flow) for flow in store.children(paths.site(name)))
+    command = f"site remove {name}"
+    for part in singly(store.scale, (Remove(path, ANY) for path in contacts)):
+        operator.commit(part, command)
+    operator.commit([Remove(paths.site(name), found.version)], command)
 
 
 def require_site(store: Store, name: str) -> Versioned[Site]:
@@ -111,6 +131,8 @@ def sites(store: Store) -> tuple[str, list[SiteRow]]:
             record.value.gateways,
             record.value.authority,
             tuple(sorted(flow for flow, site in reading.items() if site == name)),
+            record.value.standby,
+            record.value.failover.since if record.value.failover else None,
         )
         for name, record in zip(names, records, strict=True)
         if record is not None
