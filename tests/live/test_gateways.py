@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
-from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.commands.sites import add_site, name_cluster
@@ -54,7 +55,7 @@ from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore, RealZooKeeper
 from tests.testkit.waiting import wait_for
 from zkschema import paths
-from zkschema.records import Ack
+from zkschema.records import Ack, Lease
 
 J = "web.n1.0.0a1b2c3d"
 PARTITION = f"fra:{J}@site"
@@ -209,6 +210,48 @@ def test_last_answer_is_noted_for_a_failover(sites: Sites) -> None:
     noted = sites.nyc.read(paths.contact("fra", "copy"))
     assert noted is not None
     assert noted.value.unread == {J: (0, 1000)}
+
+
+def lease_of(sites: Sites) -> Lease:
+    lease = sites.fra.read(paths.lease("web", "nyc:copy"))
+    assert lease is not None
+    return lease.value
+
+
+def test_deletion_of_the_reading_flow_ends_its_lease(sites: Sites) -> None:
+    """A pause does not, nor a move of the task to another process."""
+    apply_copy(sites)
+    operator = Operator(sites.nyc, *BY)
+    for act in (lambda: None, lambda: set_flow_state(operator, "copy", "suspended")):
+        task = sites.discovery()
+        task.discover()
+        act()
+        task.close()
+        wait_for(lambda: "end of a lease" not in thread_names(), "it hangs")
+        assert lease_of(sites).keep_seconds == 600.0
+    task = sites.discovery()
+    task.discover()
+    delete_flow(operator, "copy")
+    task.close()
+    wait_for(lambda: lease_of(sites).keep_seconds == 1.0, "the lease stays")
+    assert not sites.nyc.exists(paths.contact("fra", "copy"))
+
+
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_flow_made_again_keeps_its_lease_from_the_floor(sites: Sites) -> None:
+    """Its acks are new ones: those of the deleted flow of that name hold nothing for it."""
+    apply_copy(sites)
+    sites.discovery().discover()
+    sites.ack(400)
+    sites.discovery().discover()
+    assert acks_of(sites.fra, "web", "nyc:copy") == {J: 400}
+    sites.nyc.commit([Remove(paths.ack("copy", "main", PARTITION), ANY)])
+    sites.nyc.commit([Remove(paths.partitions("copy"), ANY)])
+    sites.discovery().discover()
+    assert acks_of(sites.fra, "web", "nyc:copy") == {}
 
 
 def end_lease(sites: Sites) -> None:

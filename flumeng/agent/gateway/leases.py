@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from flumeng.control.commands.cursors import Cursor
 from flumeng.control.snapshot import leases
-from flumeng.control.zookeeper import ABSENT, Check, Put, Store, Versioned, Write
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, UnavailableError
@@ -20,6 +21,7 @@ from zkschema.records import Ack, Lease
 
 log = logging.getLogger(__name__)
 
+ENDED_SECONDS = 1.0
 HELD_SHARE = 0.5
 """A full journal gives events up if only another site has not read this share of its events."""
 
@@ -44,6 +46,9 @@ class Leases:
         request's acks. Raises UserError, ConflictError, UnavailableError."""
         flow, name = request.flow, cursor_name(caller, request.reader)
         held = self._store.read(paths.lease(flow, name))
+        if request.end:
+            self._end(flow, name, held, request.id)
+            return LeaseAnswer(here, request.id)
         lease = Lease(
             holder=request.id,
             reader=f"flow {request.reader} of site {caller}",
@@ -65,8 +70,24 @@ class Leases:
                 reader=lease.reader,
                 wall=self._wall,
             )
+        if held is not None and not request.id:
+            self._forget(flow, name)
         cursor.commit(request.acks)
         return LeaseAnswer(here, cursor.holder, ended=held is None and bool(request.id))
+
+    def _forget(self, flow: str, name: str) -> None:
+        """Remove the acks of a deleted reader; another one of that name begins at the floors."""
+        names = self._store.children(paths.cursor(flow, name))
+        removals = (Remove(paths.ack(flow, name, journal), ANY) for journal in names)
+        for some in singly(self._store.scale, removals):
+            self._store.commit(some)
+
+    def _end(self, flow: str, name: str, held: Versioned[Lease] | None, holder: str) -> None:
+        """Let the lease expire, so that masters remove it with its cursor."""
+        if held is not None and held.value.holder == holder:
+            ended = replace(held.value, keep_seconds=ENDED_SECONDS)
+            self._store.write(paths.lease(flow, name), ended, held.version)
+            log.info("flow %s: the reader of %s was deleted, so its lease ends", flow, name)
 
     def relieve(self, positions: Callable[[str], Mapping[str, Position]]) -> None:
         """Give up events that only other sites have not read, in journals that are full. Their

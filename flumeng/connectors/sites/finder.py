@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
@@ -13,7 +16,12 @@ from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import SITE, ack_path, input_of, remote_partition
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
+from flumeng.platform.errors import FlumengError
+from zkschema import paths
 
+END_TRIES = 12
+END_PAUSE_SECONDS = 5.0
+"""A lease whose end reaches no gateway ends after its ``keep_seconds``."""
 LEASE, LOST = "lease ", "lost "
 """Prefixes in the scope: the id of the lease; a journal that ended unread with a lease."""
 
@@ -31,22 +39,15 @@ class SiteFinder(FinderBase):
         self._reader = reader
         self._at_end = at_end
         self._gateways = Gateways(remote.site, store)
+        self._lease_id = ""
         self._contacts = Contacts(remote.site, reader, store)
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
         scope = before.scope or ()
         held_id = next((text.removeprefix(LEASE) for text in scope if text.startswith(LEASE)), "")
-        lease = self._gateways.lease(
-            LeaseRequest(
-                self._remote.flow,
-                self._gateways.here(),
-                self._reader,
-                self._remote.keep_seconds,
-                self._acks(known),
-                held_id,
-            )
-        )
+        lease = self._gateways.lease(self._request(self._acks(known), held_id))
+        self._lease_id = lease.id
         found = self._gateways.positions(self._remote.flow)
         self._contacts.note(found, self._acks(known))
         lost = {text.removeprefix(LOST) for text in scope if text.startswith(LOST)}
@@ -77,7 +78,26 @@ class SiteFinder(FinderBase):
         return {name: Bounds(at.floor, at.safe) for name, at in found if at is not None}
 
     def close(self) -> None:
+        """Release all resources. In the background, end the lease if the flow was deleted."""
+        threading.Thread(target=self._leave, name="end of a lease", daemon=True).start()
+
+    def _leave(self) -> None:
+        for _ in range(END_TRIES):
+            with suppress(FlumengError):
+                if self._lease_id and self._is_deleted():
+                    self._contacts.remove()
+                    self._gateways.lease(self._request({}, self._lease_id, end=True))
+                break
+            time.sleep(END_PAUSE_SECONDS)
         self._gateways.close()
+
+    def _is_deleted(self) -> bool:
+        flow = self._store.read(paths.flow(self._reader))
+        return flow is None or flow.value.state == "deleted"
+
+    def _request(self, acks: dict[str, int], lease: str, *, end: bool = False) -> LeaseRequest:
+        flow, kept = self._remote.flow, self._remote.keep_seconds
+        return LeaseRequest(flow, self._gateways.here(), self._reader, kept, acks, lease, end)
 
     def _offers(
         self, found: FlowPositions, known: Collection[str], *, begun: bool

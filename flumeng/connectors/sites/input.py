@@ -108,8 +108,8 @@ class SitePositions(WatchedPositions):
         return self._probes.probe((self._watcher, partition), find, self._wake)
 
     def _cut(self, partition: str, offset: int, acked_term: int, reach: Reach) -> Gone | None:
-        """Return the events below ``offset`` of a later term than the acked ones, if any. A restored
-        copy has a term below ``acked_term`` only if a clock went back."""
+        """Return the events below ``offset`` of a later term than the acked ones, if any. A
+        restored copy has a term below ``acked_term`` only if a clock went back."""
         assert isinstance(self._reader, SiteReader), "a partition that was reached has a reader"
         assert reach.leader_epoch is not None, "it was compared"
         newest = min(acked_term, reach.leader_epoch - 1)

@@ -55,12 +55,14 @@ class FlowChange:
 
 @dataclass(frozen=True)
 class Plan:
-    """The effect of a command. ``since``: the time of the failover, None without one. ``unlisted``:
-    journals with unread events that ``unread`` lacks."""
+    """The effect of a command. ``since``: the time of the failover, None without one. ``is_back``:
+    the site has answered since then. ``unlisted``: journals with unread events that ``unread``
+    lacks."""
 
     verb: Verb
     site: str
     since: float | None
+    is_back: bool
     flows: tuple[FlowChange, ...]
     unread: tuple[Unread, ...]
     unlisted: int
@@ -87,7 +89,8 @@ class Plan:
 def plan(store: Store, site: str, verb: Verb, now: float) -> Plan:
     """Return the effect of the command. ``now``: seconds since the epoch. Raises UserError for an
     unknown site, and for a failback without a failover."""
-    record = require_site(store, site).value
+    found = require_site(store, site)
+    record = found.value
     if verb == "failback" and record.failover is None:
         raise UserError(f"there was no failover from site {site}: nothing leads back")
     reading = sorted(flow for flow, read in readers(store).items() if read == site)
@@ -107,6 +110,7 @@ def plan(store: Store, site: str, verb: Verb, now: float) -> Plan:
         verb,
         site,
         record.failover.since if record.failover else None,
+        any(answer.written > found.written for answer in answers.values()),
         tuple(flows),
         tuple(
             row for flow, answer in answers.items() for row in _unread(store, site, flow, answer)
@@ -190,11 +194,10 @@ def _require_there(decided: Plan) -> None:
     silent = decided.silent_seconds
     if not any(flow.reads for flow in decided.flows):
         return
-    if silent is None or silent > THERE_SECONDS:
-        known = "has never answered" if silent is None else f"has not answered for {silent:.0f} s"
+    if silent is None or silent > THERE_SECONDS or not decided.is_back:
         raise ConflictError(
-            f"site {decided.site} {known}: start its gateways first; `flumeng status` says why no "
-            "answer comes"
+            f"site {decided.site} has not answered since the failover, or not for "
+            f"{THERE_SECONDS:g} s: start its gateways first; `flumeng status` has the cause"
         )
 
 

@@ -39,7 +39,8 @@ class FlowPositions(msgspec.Struct, frozen=True):
 
 class LeaseRequest(msgspec.Struct, frozen=True):
     """Acks of ``reader``, a flow of the caller's ``site``. The source keeps all above for
-    ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one."""
+    ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one. ``end``:
+    the reader was deleted; its lease with this id ends."""
 
     flow: str
     site: str
@@ -47,6 +48,7 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     keep_seconds: float
     acks: dict[str, int]
     id: str = ""
+    end: bool = False
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
