@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,10 +30,12 @@ from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
+from flumeng.control.commands.acks import accept
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.commands.sites import add_site, name_cluster
+from flumeng.control.master.removals import children_first
 from flumeng.control.queries import journal_causes
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import ANY, Remove, tree
@@ -55,7 +58,8 @@ from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore, RealZooKeeper
 from tests.testkit.waiting import wait_for
 from zkschema import paths
-from zkschema.records import Ack, Lease
+from zkschema.bootstrap import flow_tops
+from zkschema.records import Ack, Lease, Partition
 
 J = "web.n1.0.0a1b2c3d"
 PARTITION = f"fra:{J}@site"
@@ -305,6 +309,65 @@ def test_journal_that_was_read_whole_is_not_missed_when_the_lease_has_ended(site
     wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
     end_lease(sites)
     assert task.discover().trouble == ""
+
+
+def test_flow_made_anew_at_the_source_is_another_one(sites: Sites) -> None:
+    """Its journals are read from their floors; the unread rest of the old one waits for a word."""
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(400)
+    operator = Operator(sites.fra, *BY)
+    end_lease(sites)
+    delete_flow(operator, "web")
+    sites.gateways[0].stop(0.1)  # it takes the flow as readable for some seconds
+    with pytest.raises(UserError, match="flow web is being deleted"):
+        sites.finder().find(Before())
+    tops = [paths.journal(J), *filter(sites.fra.exists, flow_tops("web"))]
+    sites.fra.commit([Remove(path, ANY) for path in children_first(sites.fra, tops)])
+    apply_flow(operator, WEB)
+    anew = "web.n1.0.9d8e7f60"
+    add_journal(sites.fra, anew)
+    sites.journal.close()
+    sites.journal = MemoryJournal.create(sites.folder, anew, limits=Limits(128 << 20))
+    sites.append(50)
+    server = JournalServer("127.0.0.1", journals=lambda: {anew: sites.journal})
+    sites.stack.callback(server.stop)
+    come_live(sites.fra, "n1", server.address)
+    wait_for(lambda: f"fra:{anew}@site" in discovered(task), "the new journal stays unknown")
+    assert task.partitions[f"fra:{anew}@site"].start == 0
+    trouble = task.discover().trouble
+    assert f"journal {J} of site fra ended after the lease did: events from seq 400" in trouble
+    accept(Operator(sites.nyc, *BY), "copy", {PARTITION: "earliest"})
+    wait_for(lambda: not task.discover().trouble, "the acceptance has no effect")
+    wait_for(lambda: discovered(task)[PARTITION].end == 400, "the old journal stays open")
+    assert acks_of(sites.nyc, "copy") == {PARTITION: 400}
+
+
+def discovered(task: DiscoveryTask) -> Mapping[str, Partition]:
+    with contextlib.suppress(UserError, UnavailableError):
+        task.discover()
+    return task.partitions
+
+
+def test_journal_that_a_restored_site_brings_back_is_not_read_again(sites: Sites) -> None:
+    """Its acks stay for as long as a lease would, not only for the time of a short absence."""
+    apply_copy(sites)
+    now = [1e6]
+    sites.nyc.tree.clock = lambda: now[0]
+    task = DiscoveryTask(
+        sites.nyc, "copy", 1, [sites.finder()], clock=lambda: now[0], wall=lambda: now[0]
+    )
+    task.discover()
+    sites.ack(1000)
+    sites.fra.commit([Remove(paths.journal(J), ANY)])
+    for seconds, kept in ((0, True), (590, True), (20, False)):
+        now[0] += seconds
+        wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
+        for _ in range(4):
+            task.discover()
+        assert acks_of(sites.nyc, "copy") == ({PARTITION: 1000} if kept else {})
+    assert not task.partitions
 
 
 def reaches(sites: Sites, text: str) -> Callable[[], dict[str, Reach]]:

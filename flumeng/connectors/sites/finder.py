@@ -67,6 +67,7 @@ class SiteFinder(FinderBase):
             held={name: self._unread(name) for name in lost},
             notes=(f"{ended}{self._remote.keep_seconds:g} s",) if lease.ended else (),
             troubles=troubles,
+            remember_seconds=self._remote.keep_seconds,
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
