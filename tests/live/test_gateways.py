@@ -355,13 +355,12 @@ def test_journal_that_a_restored_site_brings_back_is_not_read_again(sites: Sites
     apply_copy(sites)
     now = [1e6]
     sites.nyc.tree.clock = lambda: now[0]
-    task = DiscoveryTask(
-        sites.nyc, "copy", 1, [sites.finder()], clock=lambda: now[0], wall=lambda: now[0]
-    )
+    finder = SiteFinder(replace(REMOTE, keep_seconds=86_400.0), sites.nyc, "copy")
+    task = DiscoveryTask(sites.nyc, "copy", 1, [finder], clock=lambda: now[0], wall=lambda: now[0])
     task.discover()
     sites.ack(1000)
     sites.fra.commit([Remove(paths.journal(J), ANY)])
-    for seconds, kept in ((0, True), (590, True), (20, False)):
+    for seconds, kept in ((0, True), (700, True), (86_400, False)):
         now[0] += seconds
         wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
         for _ in range(4):
