@@ -74,8 +74,11 @@ def parse(kind: type[T], body: bytes) -> T:
 
 
 def understood(kind: type[T], answer: object) -> T:
-    """Convert the JSON of an answer. Raises CorruptError."""
+    """Convert the JSON of an answer, without unknown fields. Raises CorruptError."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"this flumeng cannot read the answer of a gateway: {error}") from error
+        raise CorruptError(
+            f"a gateway of another version answers with other fields than this flumeng reads "
+            f"({error}): upgrade the older site"
+        ) from error
