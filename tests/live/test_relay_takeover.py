@@ -47,7 +47,11 @@ class Reader(Cluster):
 
     def wait_for(self, events: int) -> None:
         wanted = dict.fromkeys(range(events), 1)
-        wait_for(lambda: lake_of(self.lake) == wanted, lambda: str(len(lake_of(self.lake))), 120)
+        wait_for(
+            lambda: lake_of(self.lake) == wanted,
+            lambda: str(len(lake_of(self.lake))),
+            seconds=120,
+        )
 
 
 def start_gateway(fra: Hosts, port: int) -> None:
