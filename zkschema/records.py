@@ -129,15 +129,38 @@ class Cluster(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failover(Record):
+    """The time without a site: the flows that are ``paused`` because they read it, and the standby
+    flows that were ``started`` instead."""
+
+    since: float
+    who: str
+    paused: tuple[str, ...] = ()
+    started: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Site(Record):
     """Another site whose flows may be read: its gateways (host:port), and the SHA-256 fingerprint
     of its certificate authority, "" for an open cluster. ``bytes_per_second``, 0 for no limit: of
-    all flows that read it, at each gateway. ``at``: when they read, "" for at any time."""
+    all flows that read it, at each gateway. ``at``: when they read, "" for at any time.
+    ``standby``: flows that a failover starts. ``failover``: set from a failover to the failback."""
 
     gateways: tuple[str, ...]
     authority: str = ""
     bytes_per_second: int = 0
     at: str = ""
+    standby: tuple[str, ...] = ()
+    failover: Failover | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact(Record):
+    """The last answer of the site that a flow reads. ``unread``: its journals that the flow had not
+    acked up to their end -> first and end seq; ``more``: the number of other such journals."""
+
+    unread: Mapping[str, tuple[int, int]] = field(default_factory=lambda: NOTHING)
+    more: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

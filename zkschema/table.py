@@ -179,9 +179,20 @@ site = _row(
     "/sites/{site}",
     records.Site,
     "operators",
-    "one site: the addresses of its gateways, the fingerprint of its certificate authority",
-    size_bytes=4 * KIB,
-    access=Access(write="operator", read=NOT_NODES),
+    "one site: the addresses of its gateways, the fingerprint of its certificate authority, its "
+    "standby flows, and the flows of a failover",
+    size_bytes=512 * KIB,
+    access=Access(
+        write="operator", create="discovery", delete="operator discovery", read=NOT_NODES
+    ),
+)
+contact = _row(
+    "/sites/{site}/{flow}",
+    records.Contact,
+    "discovery tasks",
+    "the site's last answer to a flow that reads it: the journals with unread events",
+    size_bytes=512 * KIB,
+    access=Access(write="discovery", read=NOT_NODES),
 )
 moves = _row(
     "/moves",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,10 +39,12 @@ from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
-from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.acks import accept
+from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.commands.sites import add_site, name_cluster
+from flumeng.control.master.removals import children_first
 from flumeng.control.queries import cursors, links
 from flumeng.control.queries.acks import Positions
 from flumeng.control.queries.read_cache import ReadCache
@@ -68,7 +72,8 @@ from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore, RealZooKeeper
 from tests.testkit.waiting import wait_for
 from zkschema import paths
-from zkschema.records import Ack
+from zkschema.bootstrap import flow_tops
+from zkschema.records import Ack, Lease, Partition
 
 J = "web.n1.0.0a1b2c3d"
 PARTITION = f"fra:{J}@site"
@@ -223,6 +228,57 @@ def test_discovery_offers_journals_and_holds_them_with_a_lease(sites: Sites) -> 
     assert (account.floor, account.acked, account.safe) == (0, 400, 1000)
 
 
+def test_last_answer_is_noted_for_a_failover(sites: Sites) -> None:
+    apply_copy(sites)
+    sites.ack(400)
+    sites.discovery().discover()
+    noted = sites.nyc.read(paths.contact("fra", "copy"))
+    assert noted is not None
+    assert noted.value.unread == {J: (0, 1000)}
+
+
+def lease_of(sites: Sites) -> Lease:
+    lease = sites.fra.read(paths.lease("web", "nyc:copy"))
+    assert lease is not None
+    return lease.value
+
+
+def test_deletion_of_the_reading_flow_ends_its_lease(sites: Sites) -> None:
+    """A pause does not, nor a move of the task to another process."""
+    apply_copy(sites)
+    operator = Operator(sites.nyc, *BY)
+    for act in (lambda: None, lambda: set_flow_state(operator, "copy", "suspended")):
+        task = sites.discovery()
+        task.discover()
+        act()
+        task.close()
+        wait_for(lambda: "end of a lease" not in thread_names(), "it hangs")
+        assert lease_of(sites).keep_seconds == 600.0
+    task = sites.discovery()
+    task.discover()
+    delete_flow(operator, "copy")
+    task.close()
+    wait_for(lambda: lease_of(sites).keep_seconds == 1.0, "the lease stays")
+    assert not sites.nyc.exists(paths.contact("fra", "copy"))
+
+
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_flow_made_again_keeps_its_lease_from_the_floor(sites: Sites) -> None:
+    """Its acks are new ones: those of the deleted flow of that name hold nothing for it."""
+    apply_copy(sites)
+    sites.discovery().discover()
+    sites.ack(400)
+    sites.discovery().discover()
+    assert acks_of(sites.fra, "web", "nyc:copy") == {J: 400}
+    sites.nyc.commit([Remove(paths.ack("copy", "main", PARTITION), ANY)])
+    sites.nyc.commit([Remove(paths.partitions("copy"), ANY)])
+    sites.discovery().discover()
+    assert acks_of(sites.fra, "web", "nyc:copy") == {}
+
+
 def end_lease(sites: Sites) -> None:
     """As masters do with an expired one."""
     for name in sites.fra.children(paths.cursor("web", "nyc:copy")):
@@ -273,6 +329,64 @@ def test_journal_that_was_read_whole_is_not_missed_when_the_lease_has_ended(site
     wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
     end_lease(sites)
     assert task.discover().trouble == ""
+
+
+def test_flow_made_anew_at_the_source_is_another_one(sites: Sites) -> None:
+    """Its journals are read from their floors; the unread rest of the old one waits for a word."""
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(400)
+    operator = Operator(sites.fra, *BY)
+    end_lease(sites)
+    delete_flow(operator, "web")
+    sites.gateways[0].stop(0.1)  # it takes the flow as readable for some seconds
+    with pytest.raises(UserError, match="flow web is being deleted"):
+        sites.finder().find(Before())
+    tops = [paths.journal(J), *filter(sites.fra.exists, flow_tops("web"))]
+    sites.fra.commit([Remove(path, ANY) for path in children_first(sites.fra, tops)])
+    apply_flow(operator, WEB)
+    anew = "web.n1.0.9d8e7f60"
+    add_journal(sites.fra, anew)
+    sites.journal.close()
+    sites.journal = MemoryJournal.create(sites.folder, anew, limits=Limits(128 << 20))
+    sites.append(50)
+    server = JournalServer("127.0.0.1", journals=lambda: {anew: sites.journal})
+    sites.stack.callback(server.stop)
+    come_live(sites.fra, "n1", server.address)
+    wait_for(lambda: f"fra:{anew}@site" in discovered(task), "the new journal stays unknown")
+    assert task.partitions[f"fra:{anew}@site"].start == 0
+    trouble = task.discover().trouble
+    assert f"journal {J} of site fra ended after the lease did: events from seq 400" in trouble
+    accept(Operator(sites.nyc, *BY), "copy", {PARTITION: "earliest"})
+    wait_for(lambda: not task.discover().trouble, "the acceptance has no effect")
+    wait_for(lambda: discovered(task)[PARTITION].end == 400, "the old journal stays open")
+    assert acks_of(sites.nyc, "copy") == {PARTITION: 400}
+
+
+def discovered(task: DiscoveryTask) -> Mapping[str, Partition]:
+    with contextlib.suppress(UserError, UnavailableError):
+        task.discover()
+    return task.partitions
+
+
+def test_journal_that_a_restored_site_brings_back_is_not_read_again(sites: Sites) -> None:
+    """Its acks stay for as long as a lease would, not only for the time of a short absence."""
+    apply_copy(sites)
+    now = [1e6]
+    sites.nyc.tree.clock = lambda: now[0]
+    finder = SiteFinder(replace(REMOTE, keep_seconds=86_400.0), sites.nyc, "copy")
+    task = DiscoveryTask(sites.nyc, "copy", 1, [finder], clock=lambda: now[0], wall=lambda: now[0])
+    task.discover()
+    sites.ack(1000)
+    sites.fra.commit([Remove(paths.journal(J), ANY)])
+    for seconds, kept in ((0, True), (700, True), (86_400, False)):
+        now[0] += seconds
+        wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
+        for _ in range(4):
+            task.discover()
+        assert acks_of(sites.nyc, "copy") == ({PARTITION: 1000} if kept else {})
+    assert not task.partitions
 
 
 def reaches(sites: Sites, text: str) -> Callable[[], dict[str, Reach]]:

@@ -9,7 +9,7 @@ import os
 
 from flumeng.platform import arrow_pandas
 
-PLUG_INS = "FLUMENG_PLUG_INS"
+PLUG_INS = "flumeng_plug_ins"
 """Set in the environment when plug-ins are installed, which may use pandas."""
 
 MODULES = frozenset(

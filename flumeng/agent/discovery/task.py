@@ -83,6 +83,7 @@ class DiscoveryTask:
         finders: Sequence[Finder],
         *,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         forget_seconds: float = FORGET_SECONDS,
     ) -> None:
         self._store = store
@@ -90,6 +91,7 @@ class DiscoveryTask:
         self._epoch = epoch
         self._finders = finders
         self._clock = clock
+        self._wall = wall
         self._forget_seconds = forget_seconds
         self._looks: dict[str, int] = {}
         self._gone_at: dict[str, float] = {}
@@ -190,6 +192,7 @@ class DiscoveryTask:
             min((part.due_seconds for part in parts if part.due_seconds is not None), default=None),
             (*(text for part in parts for text in part.troubles), *troubles),
             tuple(text for part in parts for text in part.lacks),
+            max((part.remember_seconds for part in parts), default=0.0),
         )
 
     def _follow(self, record: Versioned[Partitions] | None, findings: Findings) -> Outcome:
@@ -205,7 +208,7 @@ class DiscoveryTask:
             self._epoch,
             acks=acks,
             gone={name for name, looks in self._looks.items() if looks >= GONE_LOOKS},
-            forgotten={n for n, at in self._gone_at.items() if now - at >= self._forget_seconds},
+            forgotten=self._forgotten(now, findings.remember_seconds),
             read=self._planned() if ending else (),
         )
         if record is None or after != before:
@@ -231,6 +234,19 @@ class DiscoveryTask:
         records = self._store.read_each([ack_path(self._flow, name) for name in names])
         acks = zip(names, map(readable, records), strict=True)
         return {name: ack.value.offset for name, ack in acks if ack is not None}
+
+    def _forgotten(self, now: float, remember_seconds: float) -> set[str]:
+        """Return the partitions gone for so long that they count as new if they return."""
+        names = [n for n, at in self._gone_at.items() if now - at >= self._forget_seconds]
+        if not remember_seconds or not names:
+            return set(names)
+        acks = self._store.read_each([ack_path(self._flow, name) for name in names])
+        since = self._wall() - remember_seconds
+        return {
+            name
+            for name, ack in zip(names, acks, strict=True)
+            if ack is None or (isinstance(ack, Versioned) and ack.written < since)
+        }
 
     def _planned(self) -> frozenset[str]:
         plans = read_plans(self._store, [self._flow])

@@ -107,9 +107,7 @@ class FlowWatch:
         registered = flow.registered
         reaches = self._watcher.of(registered)
         positions = {
-            name: _position(registered[name], reach)
-            for name, reach in sorted(reaches.items())
-            if not reach.trouble
+            name: _position(reach) for name, reach in sorted(reaches.items()) if not reach.trouble
         }
         ends = {n: journal.end or 0 for n, journal in sorted(registered.items()) if journal.closed}
         away = tuple(sorted(registered.keys() - positions.keys()))
@@ -118,7 +116,7 @@ class FlowWatch:
         return msgspec.structs.replace(contents, seen=digest)
 
 
-def _position(journal: Journal, reach: Reach) -> Position:
+def _position(reach: Reach) -> Position:
     return Position(
-        journal.term, reach.floor, reach.safe, reach.closed, held=reach.held, full=reach.full
+        reach.term, reach.floor, reach.safe, reach.closed, held=reach.held, full=reach.full
     )

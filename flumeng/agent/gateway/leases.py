@@ -13,16 +13,18 @@ from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.cursors import Cursor
 from flumeng.control.commands.lease_breaks import is_of_site
 from flumeng.control.snapshot import leases
-from flumeng.control.zookeeper import ABSENT, Check, Put, Store, Versioned, Write
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
-from zkschema.records import Ack, Gap
+from zkschema.records import Ack, Gap, Lease
 
 log = logging.getLogger(__name__)
 
 FULL = "the journal was full, and its senders waited"
+ENDED_SECONDS = 1.0
 HELD_SHARE = 0.5
 """A full journal gives events up if flows here have read this share of what only another site has
 not read."""
@@ -46,6 +48,9 @@ class Leases:
         UserError, ConflictError, UnavailableError."""
         flow, name = request.flow, cursor_name(caller, request.reader)
         held = self._store.read(paths.lease(flow, name))
+        if request.end:
+            self._end(flow, name, held, request.id)
+            return LeaseAnswer(here, request.id)
         if held is None:
             cursor = Cursor.take(
                 self._store,
@@ -57,6 +62,8 @@ class Leases:
                 wall=self._wall,
             )
         else:
+            if not request.id:
+                self._forget(flow, name)
             lease = replace(held.value, keep_seconds=request.keep_seconds)
             if lease != held.value:
                 self._store.write(paths.lease(flow, name), lease, held.version)
@@ -64,6 +71,20 @@ class Leases:
         cursor.commit(request.acks)
         ended = request.id not in ("", cursor.holder)
         return LeaseAnswer(here, cursor.holder, ended=ended, time=self._wall())
+
+    def _forget(self, flow: str, name: str) -> None:
+        """Remove the acks of a deleted reader; another one of that name begins at the floors."""
+        names = self._store.children(paths.cursor(flow, name))
+        removals = (Remove(paths.ack(flow, name, journal), ANY) for journal in names)
+        for some in singly(self._store.scale, removals):
+            self._store.commit(some)
+
+    def _end(self, flow: str, name: str, held: Versioned[Lease] | None, holder: str) -> None:
+        """Let the lease expire, so that masters remove it with its cursor."""
+        if held is not None and held.value.holder == holder:
+            ended = replace(held.value, keep_seconds=ENDED_SECONDS)
+            self._store.write(paths.lease(flow, name), ended, held.version)
+            log.info("flow %s: the reader of %s was deleted, so its lease ends", flow, name)
 
     def relieve(self, positions: Callable[[str], Mapping[str, Position]]) -> None:
         """Give up events that only other sites have not read, in journals that are full. Their

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -9,19 +10,24 @@ from contextlib import suppress
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
 from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.sites.contacts import Contacts
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.link_notes import LinkNotes
-from flumeng.connectors.sites.names import LONGEST, journal_of, partition_of, site_of
+from flumeng.connectors.sites.names import LONGEST, journal_of, site_of
 from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.snapshot import discovered
-from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
+from flumeng.control.snapshot.partitions import SITE, ack_path, input_of, remote_partition
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.metrics.table import Reading
+from zkschema import paths
 
 CLOCK_SECONDS = 60.0
 """A larger difference of clocks is reported; an answer takes a few seconds at most."""
+END_TRIES = 12
+END_PAUSE_SECONDS = 5.0
+"""A lease whose end reaches no gateway ends after its ``keep_seconds``."""
 LEASE, LOST, DOUBTED, AWAITED = "lease ", "lost ", "doubted ", "awaited "
 """Prefixes in the scope: the id of the lease; a partition that ended unread with a lease; one that
 may still end so, since the source may have decided that before it saw the lease again; a journal
@@ -51,22 +57,20 @@ class SiteFinder(FinderBase):
         self._wall = wall
         self._gateways = Gateways(remote.site, store)
         self._link = LinkNotes(store, reader, remote)
+        self._lease_id = ""
+        self._contacts = Contacts(remote.site, reader, store)
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
         scope = before.scope or ()
         held_id = next(iter(_with(LEASE, scope)), "")
-        request = LeaseRequest(
-            self._remote.flow,
-            self._gateways.here(),
-            self._reader,
-            self._remote.keep_seconds,
-            self._acks(known),
-            held_id,
-        )
+        acks = self._acks(known)
+        request = self._request(acks, held_id)
         with self._link.noted():
             lease = self._link.renewed(lambda: self._gateways.lease(request))
+            self._lease_id = lease.id
             found = self._gateways.positions(self._remote.flow)
+        self._contacts.note(found, acks)
         began_with = _all(found) if before.scope is None else _with(AWAITED, scope)
         offers, lacks = self._offers(found, known, began_with)
         awaited = began_with & _all(found) - set(map(journal_of, offers))
@@ -97,6 +101,7 @@ class SiteFinder(FinderBase):
             notes=(f"the lease on {where} had ended: {why}",) if lease.ended else (),
             soon=bool(lacks),
             lacks=(*lacks, *self._clocks(lease.time)),
+            remember_seconds=self._remote.keep_seconds,
         )
 
     def _clocks(self, there: float) -> tuple[str, ...]:
@@ -137,7 +142,26 @@ class SiteFinder(FinderBase):
         return self._link.readings()
 
     def close(self) -> None:
+        """Release all resources. In the background, end the lease if the flow was deleted."""
+        threading.Thread(target=self._leave, name="end of a lease", daemon=True).start()
+
+    def _leave(self) -> None:
+        for _ in range(END_TRIES):
+            with suppress(FlumengError):
+                if self._lease_id and self._is_deleted():
+                    self._contacts.remove()
+                    self._gateways.lease(self._request({}, self._lease_id, end=True))
+                break
+            time.sleep(END_PAUSE_SECONDS)
         self._gateways.close()
+
+    def _is_deleted(self) -> bool:
+        flow = self._store.read(paths.flow(self._reader))
+        return flow is None or flow.value.state == "deleted"
+
+    def _request(self, acks: dict[str, int], lease: str, *, end: bool = False) -> LeaseRequest:
+        flow, kept = self._remote.flow, self._remote.keep_seconds
+        return LeaseRequest(flow, self._gateways.here(), self._reader, kept, acks, lease, end)
 
     def _offers(
         self, found: FlowPositions, known: Collection[str], began_with: Collection[str]
@@ -148,7 +172,7 @@ class SiteFinder(FinderBase):
         offers: dict[str, Offer] = {}
         lacks: list[str] = []
         for journal in sorted(_all(found)):
-            name, at = partition_of(self._remote.site, journal), found.positions.get(journal)
+            name, at = remote_partition(self._remote.site, journal), found.positions.get(journal)
             if len(name) > LONGEST:
                 lacks.append(f"the name {name} has more than {LONGEST} characters")
             elif name in known or at is not None:

@@ -16,8 +16,9 @@ from flumeng.connectors.ranged import reports
 from flumeng.connectors.sites.handshakes import plain
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.journal.log.errors import ThrottledError
-from flumeng.journal.serving import filtered_wire
+from flumeng.journal.log.errors import DataLossError, ThrottledError
+from flumeng.journal.log.frame import FrameHeader, identity
+from flumeng.journal.serving import filtered_wire, wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.wire import NO_CHOKE, Choke
@@ -129,6 +130,18 @@ class SiteReader:
                 if failures >= len(gateways) and seq == began:
                     why = plain(str(error), self.site, proof, utc_now())
                     raise UnavailableError(why) from error
+
+    def term_of(self, partition: str, seq: int, address: str) -> int:
+        """Return the term in which the event was written. Raises as ``read``."""
+        journal, proof = journal_of(partition), self._proof()
+        owner = identity(journal)
+        with _client(address.partition(",")[0], proof) as client:
+            for batch in client.copy(journal, seq, seq + 1):
+                for frame in wire.frames_of(batch, address):
+                    header = FrameHeader.unpack(frame, 0, owner)
+                    if header.first_seq <= seq < header.end:
+                        return header.term
+        raise DataLossError(f"journal {journal}: seq {seq} is missing")
 
     def _parts(
         self, client: JournalClient, piece: Range, start: int, choke: Choke

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
-from flumeng.control.commands.lookup import current_revisions, found_by_name
+from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.patterns import check_name
 from flumeng.platform.options.problems import nearest
@@ -25,12 +26,15 @@ _FINGERPRINT = re.compile("[0-9a-f]{64}")
 @dataclass(frozen=True)
 class SiteRow:
     """A site with the flows that read from it. ``authority``: "" for an open cluster.
-    ``bytes_per_second`` and ``at``: see ``records.Site``."""
+    ``bytes_per_second`` and ``at``: see ``records.Site``. ``failover``: its time in seconds since
+    the epoch; None without one."""
 
     site: str
     gateways: tuple[str, ...]
     authority: str
     readers: tuple[str, ...]
+    standby: tuple[str, ...] = ()
+    failover: float | None = None
     bytes_per_second: int = 0
     at: str = ""
 
@@ -64,9 +68,11 @@ def add_site(
     *,
     bytes_per_second: int = 0,
     at: str = "",
+    standby: Sequence[str] | None = None,
 ) -> bool:
     """Add a site, or change it; return whether that is a change. ``authority``: a SHA-256
-    fingerprint, or "". ``bytes_per_second``, ``at``: limits of all flows that read it. Raises
+    fingerprint, or "". ``bytes_per_second``, ``at``: limits of all flows that read it.
+    ``standby``: flows that a failover starts; None: as before. Raises
     UserError, ConflictError."""
     _check("the name of a site", check_name, name)
     if not 0 < len(gateways) <= MOST_GATEWAYS:
@@ -86,21 +92,25 @@ def add_site(
         )
     store = operator.store
     tree.require(store)
+    for flow in standby or ():
+        require_flow(store, flow)
+    flows = tuple(dict.fromkeys(standby or ()))
     site = Site(
         gateways=tuple(dict.fromkeys(gateways)),
         authority=digits,
         bytes_per_second=bytes_per_second,
         at=at,
+        standby=flows,
     )
     command = f"site add {name} {' '.join(site.gateways)}"
     found = store.read(paths.site(name))
     if found is not None:
+        before = found.value
         after = replace(
-            found.value,
-            gateways=site.gateways,
-            authority=digits,
-            bytes_per_second=bytes_per_second,
-            at=at,
+            site,
+            standby=before.standby if standby is None else flows,
+            failover=before.failover,
+            extra=before.extra,
         )
         return operator.change(paths.site(name), found, after, command)
     folder: list[Write] = []
@@ -117,7 +127,11 @@ def remove_site(operator: Operator, name: str) -> None:
     flows = sorted(flow for flow, site in readers(store).items() if site == name)
     if flows:
         raise ConflictError(f"site {name} is read by {', '.join(flows)}: delete these flows first")
-    operator.commit([Remove(paths.site(name), found.version)], f"site remove {name}")
+    contacts = (paths.contact(name, flow) for flow in store.children(paths.site(name)))
+    command = f"site remove {name}"
+    for part in singly(store.scale, (Remove(path, ANY) for path in contacts)):
+        operator.commit(part, command)
+    operator.commit([Remove(paths.site(name), found.version)], command)
 
 
 def require_site(store: Store, name: str) -> Versioned[Site]:
@@ -140,6 +154,8 @@ def sites(store: Store) -> tuple[str, list[SiteRow]]:
             record.value.gateways,
             record.value.authority,
             tuple(sorted(flow for flow, site in reading.items() if site == name)),
+            record.value.standby,
+            record.value.failover.since if record.value.failover else None,
             record.value.bytes_per_second,
             record.value.at,
         )

@@ -44,7 +44,8 @@ class FlowPositions(msgspec.Struct, frozen=True):
 
 class LeaseRequest(msgspec.Struct, frozen=True):
     """Acks of ``reader``, a flow of the caller's ``site``. The source keeps all above for
-    ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one."""
+    ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one. ``end``:
+    the reader was deleted; its lease with this id ends."""
 
     flow: str
     site: str
@@ -52,6 +53,7 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     keep_seconds: float
     acks: dict[str, int]
     id: str = ""
+    end: bool = False
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -114,8 +116,11 @@ def parse(kind: type[T], body: bytes) -> T:
 
 
 def understood(kind: type[T], answer: object) -> T:
-    """Convert the JSON of an answer. Raises CorruptError."""
+    """Convert the JSON of an answer, without unknown fields. Raises CorruptError."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"this flumeng cannot read the answer of a gateway: {error}") from error
+        raise CorruptError(
+            f"a gateway of another version answers with other fields than this flumeng reads "
+            f"({error}): upgrade the older site"
+        ) from error

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from cli.main import tree as commands
+from flumeng.control.commands import site_failover
 from flumeng.control.commands.cluster import export_cluster
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
@@ -156,6 +157,16 @@ def stuck(store: FakeStore) -> None:
     store.write(paths.commit("web", "collect.0@u"), lost, ABSENT)
 
 
+def knowing_a_site(store: FakeStore) -> None:
+    add_site(Operator(store, *SIGN), "fra", ["g1:9003"], "")
+
+
+def failed_over(store: FakeStore) -> None:
+    knowing_a_site(store)
+    plan = site_failover.plan(store, "fra", "failover", 0.0)
+    site_failover.carry_out(Operator(store, *SIGN), plan)
+
+
 def read_by_a_notebook(store: FakeStore) -> None:
     lease = records.Lease(holder="u", reader="r", keep_seconds=60.0, renewed=0.0)
     store.write(paths.cursor("web", "report"), None, ABSENT)
@@ -223,7 +234,9 @@ CHANGES = {
     "journal:drop-replica": Change("web.n1.0.aa n2 --yes", replicated),
     "site:name": Change("nyc"),
     "site:add": Change("fra g1:9003"),
-    "site:remove": Change("fra", lambda s: add_site(Operator(s, *SIGN), "fra", ["g1:9003"], "")),
+    "site:failover": Change("fra --yes", knowing_a_site),
+    "site:failback": Change("fra --yes", failed_over),
+    "site:remove": Change("fra", knowing_a_site),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
     "cluster:maintenance off": Change("", lambda s: begin_maintenance(Operator(s, "a", "r", 0.0))),

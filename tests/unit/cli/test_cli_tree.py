@@ -98,6 +98,8 @@ PROMISED = [
     "site:add",
     "site:list",
     "site:show",
+    "site:failover",
+    "site:failback",
     "site:remove",
     "schema:show",
     "schema:init",

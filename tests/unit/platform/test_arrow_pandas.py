@@ -52,4 +52,4 @@ def test_users_functions_give_arrow_what_is_missing_in_a_series() -> None:
 
 def test_spark_workers_have_pandas_for_plug_ins_alone() -> None:
     assert run(FORKS) == "False"
-    assert run(f"import os\nos.environ['FLUMENG_PLUG_INS'] = 'yes'\n{FORKS}") == "True"
+    assert run(f"import os\nos.environ['flumeng_plug_ins'] = 'yes'\n{FORKS}") == "True"

@@ -18,8 +18,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from flumeng.connectors.sites.finder import AWAITED
-from flumeng.connectors.sites.names import partition_of
-from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.snapshot.partitions import ack_path, remote_partition
 from tests.testkit.simulation.ensemble import Change, Changes
 from tests.testkit.simulation.relay.journal import ModelJournal
 from tests.testkit.simulation.relay.source import FLOW
@@ -104,7 +103,7 @@ class Checks:
             if not journal.removed and held < acked:
                 return f"the lease of {name} is at {held}, its ack at {acked}"
             unseen = name not in self._seen and name in self._removed_unheld and self.notes
-            if partition_of("fra", name) in lost or name in self._before or unseen:
+            if remote_partition("fra", name) in lost or name in self._before or unseen:
                 continue
             there = self._delivered[name] | self._gaps[name]
             missing = [n for n in range(self._promised.get(name, 0), journal.safe)
@@ -202,7 +201,9 @@ class Checks:
         return self._newest(self._world.fra, str(paths.ack(FLOW, "main", journal)))
 
     def _acked(self, journal: str) -> int:
-        return self._newest(self._world.nyc, str(ack_path(READER, partition_of("fra", journal))))
+        return self._newest(
+            self._world.nyc, str(ack_path(READER, remote_partition("fra", journal)))
+        )
 
     def _newest(self, ensemble: object, path: str) -> int:
         znode = ensemble.newest(path)  # type: ignore[attr-defined]
