@@ -158,7 +158,9 @@ class GatewayServer(Service):
         self._count(of, running=1)
         try:
             with _client(address) as client:
-                for batch in client.copy(ticket.journal, ticket.start, ticket.end):
+                for batch in client.copy(
+                    ticket.journal, ticket.start, ticket.end, aligned=ticket.aligned
+                ):
                     if self.ended.is_set():
                         raise UnavailableError("the gateway is stopping")
                     yield batch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.connectors.api.ranged import Range, Split
+from flumeng.connectors.sites import fetching
+from flumeng.connectors.sites.fetching import Place
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.log.reading import rows
 from flumeng.journal.serving.proof import Proof
-from flumeng.platform.connection_pool import ConnectionPool
-from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.errors import UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READ_SECONDS = 30.0
 SITES = "sites"
 """The column with the sites that an event has passed, and the attribute from which it goes on."""
 SCHEMA = pa.schema([*READ_SCHEMA, pa.field(SITES, pa.string())])
 
-_idle: ConnectionPool[tuple[str, Proof | None], JournalClient] = ConnectionPool()
 _loops = RateLimitedLog(log)
 
 
@@ -70,22 +68,12 @@ class SiteReader:
         if site_of(piece.partition) != self.site:
             raise UserError(f"the flow no longer reads the site of {piece.partition}")
         journal, source = journal_of(piece.partition), source_of(piece.partition)
-        proof, gateways = self._proof(), address.split(",")
-        seq, failures = piece.start, 0
-        while seq < piece.end:
-            began = seq
-            try:
-                with _client(gateways[failures % len(gateways)], proof) as client:
-                    for batch in client.read(journal, seq, piece.end, replayed=piece.replayed):
-                        seq = batch.column("seq")[-1].as_py() + 1
-                        events = self._marked(batch, source)
-                        if events.num_rows:
-                            yield events
-                return
-            except UnavailableError:
-                failures = failures + 1 if seq == began else 1
-                if failures >= len(gateways) and seq == began:
-                    raise
+        place = Place(tuple(address.split(",")), self._proof())
+        frames = fetching.frames(place, journal, piece.start, piece.end)
+        for batch in rows(frames, journal, piece.start, piece.end, replayed=piece.replayed):
+            events = self._marked(batch, source)
+            if events.num_rows:
+                yield events
 
     def _marked(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
         """Add the passed sites; drop events that this site has sent."""
@@ -120,16 +108,3 @@ def passed_sites(attrs: pa.MapArray) -> pa.Array | None:
     if not pc.any(pc.equal(keys, SITES)).as_py():
         return None
     return pc.map_lookup(attrs, SITES, "first")
-
-
-@contextmanager
-def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
-    """Provide a client of the gateway; it is reused unless this read fails."""
-    key = address, proof
-    client = _idle.take(key) or JournalClient(address, READ_SECONDS, prove=lambda: proof)
-    try:
-        yield client
-    except BaseException:
-        client.close()
-        raise
-    _idle.keep(key, client)

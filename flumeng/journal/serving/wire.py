@@ -68,22 +68,32 @@ def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A request for the events [start, end) of a journal; a ``token`` admits an executor."""
+    """A request for the events [start, end) of a journal; a ``token`` admits an executor. The answer
+    to an ``aligned`` one has only frames that begin in the range; old servers add the one before."""
 
     journal: str
     start: int
     end: int
     tapped: bool = False
     token: str = ""
+    aligned: bool = False
 
 
 def make_ticket(
-    journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
+    journal: str,
+    start: int,
+    end: int,
+    *,
+    tapped: bool = False,
+    token: str = "",
+    aligned: bool = False,
 ) -> bytes:
     """Encode a ticket; a server without taps rejects the ticket of a tap."""
     document: dict[str, object] = {"journal": journal, "start": start, "end": end}
     if token:
         document["token"] = token
+    if aligned:
+        document["aligned"] = True
     return json.dumps({"tap": document} if tapped else document).encode()
 
 
@@ -96,7 +106,7 @@ def parse_ticket(ticket: bytes) -> Ticket:
         if tapped:
             document = document["tap"]
         name, start, end = document["journal"], document["start"], document["end"]
-        token = document.get("token", "")
+        token, aligned = document.get("token", ""), document.get("aligned", False)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError('a ticket is like {"journal": "ID", "start": 0, "end": 9}') from error
     if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
@@ -105,4 +115,6 @@ def parse_ticket(ticket: bytes) -> Ticket:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
     if not isinstance(token, str):
         raise UserError("a ticket's token must be a string")
-    return Ticket(name, start, end, tapped, token)
+    if not isinstance(aligned, bool):
+        raise UserError("a ticket's aligned must be true or false")
+    return Ticket(name, start, end, tapped, token, aligned)
