@@ -196,7 +196,9 @@ class GatewayServer(Service):
                 if ticket.filters:
                     batches = self._filters.chunks(client, ticket)
                 else:
-                    batches = client.copy(ticket.journal, ticket.start, ticket.end)
+                    batches = client.copy(
+                        ticket.journal, ticket.start, ticket.end, aligned=ticket.aligned
+                    )
                 for batch in batches:
                     granted = self._granted(peer)
                     if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +12,17 @@ import pyarrow.compute as pc
 
 from flumeng.connectors.api.ranged import Range, Split
 from flumeng.connectors.ranged import reports
+from flumeng.connectors.sites import fetching
+from flumeng.connectors.sites.fetching import Place
 from flumeng.connectors.sites.handshakes import plain
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log.errors import DataLossError, ThrottledError
 from flumeng.journal.log.frame import FrameHeader, identity
-from flumeng.journal.serving import filtered_wire, wire
-from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.log.reading import rows
+from flumeng.journal.serving import filtered_wire
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.wire import NO_CHOKE, Choke
-from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.security.expiry import utc_now
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READ_SECONDS = 30.0
 SITES = "sites"
 """The column with the sites that an event has passed, and the attribute from which it goes on."""
 LOOPED = "looped events"
@@ -40,7 +39,6 @@ LOOPED = "looped events"
 _SITES = pa.field(SITES, pa.string())
 SCHEMA = pa.schema([*READ_SCHEMA, _SITES])
 
-_idle: ConnectionPool[tuple[str, Proof | None], JournalClient] = ConnectionPool()
 _loops = RateLimitedLog(log)
 
 
@@ -112,53 +110,53 @@ class SiteReader:
         """Yield the events. When a gateway fails, the next one continues behind the last event."""
         if site_of(piece.partition) != self.site:
             raise UserError(f"the flow no longer reads the site of {piece.partition}")
-        proof, choke, gateways = self._proof(), self._choke(), address.split(",")
-        seq, failures = piece.start, 0
-        while seq < piece.end:
-            began = seq
-            try:
-                with _client(gateways[failures % len(gateways)], proof) as client:
-                    for reached, events in self._parts(client, piece, seq, choke):
-                        seq = reached
-                        if events.num_rows:
-                            yield events
-                return
-            except ThrottledError:  # after a wait at the gateway: no fault, and nowhere else faster
-                continue
-            except UnavailableError as error:
-                failures = failures + 1 if seq == began else 1
-                if failures >= len(gateways) and seq == began:
-                    why = plain(str(error), self.site, proof, utc_now())
-                    raise UnavailableError(why) from error
+        place = Place(tuple(address.split(",")), self._proof(), self._choke())
+        parts = self._stored(piece, place) if self.filtered is None else self._chunks(piece, place)
+        try:
+            yield from (events for events in parts if events.num_rows)
+        except UnavailableError as error:
+            why = plain(str(error), self.site, place.proof, utc_now())
+            raise UnavailableError(why) from error
 
     def term_of(self, partition: str, seq: int, address: str) -> int:
         """Return the term in which the event was written. Raises as ``read``."""
         journal, proof = journal_of(partition), self._proof()
         owner = identity(journal)
-        with _client(address.partition(",")[0], proof) as client:
-            for batch in client.copy(journal, seq, seq + 1):
-                for frame in wire.frames_of(batch, address):
-                    header = FrameHeader.unpack(frame, 0, owner)
-                    if header.first_seq <= seq < header.end:
-                        return header.term
+        with fetching.client(address.partition(",")[0], proof) as client:
+            for frame in client.frames(journal, seq, seq + 1):
+                header = FrameHeader.unpack(frame, 0, owner)
+                if header.first_seq <= seq < header.end:
+                    return header.term
         raise DataLossError(f"journal {journal}: seq {seq} is missing")
 
-    def _parts(
-        self, client: JournalClient, piece: Range, start: int, choke: Choke
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield events from ``start`` on, with the seq below which the range is complete."""
+    def _stored(self, piece: Range, place: Place) -> Iterator[pa.RecordBatch]:
         journal, source = journal_of(piece.partition), source_of(piece.partition)
-        if self.filtered is None:
-            replayed = piece.replayed
-            for batch in client.read(journal, start, piece.end, replayed=replayed, choke=choke):
-                end = batch.column("seq")[-1].as_py() + 1
-                yield end, self._marked(batch, source, passed_sites(batch.column("attrs")))
-            return
-        for end, batches in client.filtered(journal, start, piece.end, self.filters, choke):
-            batch = self._with_identity(batches, piece)
-            passed = batch.column(filtered_wire.SITES)
-            known = passed if passed.null_count < len(passed) else None
-            yield end, self._marked(batch, source, known)
+        frames = fetching.frames(place, journal, piece.start, piece.end)
+        for batch in rows(frames, journal, piece.start, piece.end, replayed=piece.replayed):
+            yield self._marked(batch, source, passed_sites(batch.column("attrs")))
+
+    def _chunks(self, piece: Range, place: Place) -> Iterator[pa.RecordBatch]:
+        """Yield the events behind the filters, over one connection."""
+        journal, source = journal_of(piece.partition), source_of(piece.partition)
+        gateways, seq, failures = place.gateways, piece.start, 0
+        while seq < piece.end:
+            began = seq
+            try:
+                with fetching.client(gateways[failures % len(gateways)], place.proof) as client:
+                    for reached, batches in client.filtered(
+                        journal, began, piece.end, self.filters, place.choke
+                    ):
+                        seq = reached
+                        batch = self._with_identity(batches, piece)
+                        passed = batch.column(filtered_wire.SITES)
+                        known = passed if passed.null_count < len(passed) else None
+                        yield self._marked(batch, source, known)
+            except ThrottledError:  # after a wait at the gateway: no fault, and nowhere else faster
+                continue
+            except UnavailableError:
+                failures = failures + 1 if seq == began else 1
+                if failures >= len(gateways) and seq == began:
+                    raise
 
     def _with_identity(self, batches: Sequence[pa.RecordBatch], piece: Range) -> pa.RecordBatch:
         """Return the events of a chunk as one batch. Raises UserError for other columns."""
@@ -211,16 +209,3 @@ def passed_sites(attrs: pa.MapArray) -> pa.Array | None:
     if not pc.any(pc.equal(keys, SITES)).as_py():
         return None
     return pc.map_lookup(attrs, SITES, "first")
-
-
-@contextmanager
-def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
-    """Provide a client of the gateway; it is reused unless this read fails."""
-    key = address, proof
-    client = _idle.take(key) or JournalClient(address, READ_SECONDS, prove=lambda: proof)
-    try:
-        yield client
-    except BaseException:
-        client.close()
-        raise
-    _idle.keep(key, client)

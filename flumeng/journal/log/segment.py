@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import mmap
 import os
 import struct
 from array import array
@@ -36,6 +35,7 @@ from flumeng.journal.log.frame import (
     encode_whole_state,
     padded,
 )
+from flumeng.journal.log.window_memory import WindowMemory
 from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 SUFFIX = ".segment"
@@ -52,8 +52,10 @@ assert SEGMENT_HEADER_BYTES % ALIGNMENT == 0
 
 INDEX_BYTES = 64 << 10
 WINDOW_BYTES = 1 << 20
-MAPPED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-"""Flags of a window's memory: shared memory, or a fault for each page, take twice the time."""
+LARGE_FRAME_BYTES = WINDOW_BYTES // 4
+"""Behind a frame this large, a window holds the next frame only: the rest would be read twice."""
+
+_memory = WindowMemory()
 
 
 def file_name(base: int) -> str:
@@ -178,21 +180,22 @@ class Segment:
         BelowFloorError (trimmed), HeldError, CorruptError after all frames before the damage."""
         with self._open() as fd:
             offset = self._seek(fd, start)
-            window_bytes = WINDOW_BYTES
+            window_bytes, large = WINDOW_BYTES, False
             seq = start
             while seq < end:
+                if large and offset < self.length:
+                    window_bytes = self._length(fd, offset)
                 size = min(window_bytes, self.length - offset)
                 if size <= 0:
                     raise CorruptError(f"segment {self.path} ends at seq {seq}, expected {end}")
-                # Its own mapping: the C library would keep the memory of many streams.
-                memory = mmap.mmap(-1, size, flags=MAPPED)
+                memory = _memory.take(size)
                 try:
-                    _read(fd, memoryview(memory), offset, self.path)
+                    _read(fd, memory, offset, self.path)
                 except CorruptError:
                     alone = read_frame_header(fd, offset, self._journal, self.path).length
                     if size <= alone:
                         raise
-                    window_bytes = alone  # reads the frames before a bad sector
+                    window_bytes, large = alone, False  # reads the frames before a bad sector
                     continue
                 buffer = pa.py_buffer(memory)
                 offsets = [0]
@@ -206,6 +209,7 @@ class Segment:
                         if len(offsets) > 1:
                             yield Window(buffer, offsets, encrypted)
                         raise
+                    large = header.length >= LARGE_FRAME_BYTES
                     if at + header.length > size:
                         window_bytes = max(window_bytes, header.length)
                         break
@@ -227,6 +231,13 @@ class Segment:
             return FrameHeader.unpack(buffer, at, self._journal)
         except BadFrameError as error:
             raise CorruptError(f"{self.path} at byte {offset + at}: {error}") from error
+
+    def _length(self, fd: int, offset: int) -> int:
+        """Return the length of the frame at ``offset``; a window's if its header is damaged."""
+        try:
+            return read_frame_header(fd, offset, self._journal, self.path).length
+        except CorruptError:
+            return WINDOW_BYTES
 
     def _seek(self, fd: int, seq: int) -> int:
         """Return the offset of the frame with ``seq``, or of one shortly before it."""

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,12 +37,14 @@ class JournalClient:
         timeout_seconds: float = 30.0,
         *,
         prove: Callable[[], Proof | None] = of_process,
+        options: Sequence[tuple[str, int]] = (),
     ) -> None:
         """A call raises UnavailableError after ``timeout_seconds``, ``read`` after so long without
-        an event. ``prove`` returns the credentials for a new connection."""
+        an event. ``prove`` returns the credentials for a new connection; ``options`` are gRPC's."""
         self._address = address
         self._prove = prove
         self._timeout_seconds = timeout_seconds
+        self._channel_options = options
         self._connection: flight.FlightClient | None = None
 
     def positions(self) -> dict[str, Position]:
@@ -127,10 +129,19 @@ class JournalClient:
                     raise DataLossError(f"journal {journal}: seqs {seq} to {end} are missing")
                 return
 
-    def copy(self, journal: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def copy(
+        self, journal: str, start: int, end: int, *, aligned: bool = False, choke: Choke = NO_CHOKE
+    ) -> Iterator[pa.RecordBatch]:
         """Return the stored frames of [start, end) as they arrive: unchecked, in FRAMES_SCHEMA.
-        Raises as ``read``."""
-        return self._chunks(wire.make_ticket(journal, start, end))
+        ``aligned``: see ``Ticket``. Raises as ``read``."""
+        return self._chunks(wire.make_ticket(journal, start, end, aligned=aligned, choke=choke))
+
+    def frames(
+        self, journal: str, start: int, end: int, *, aligned: bool = False, choke: Choke = NO_CHOKE
+    ) -> Iterator[pa.Buffer]:
+        """As ``copy``, frame by frame."""
+        for chunk in self.copy(journal, start, end, aligned=aligned, choke=choke):
+            yield from wire.frames_of(chunk, self._address)
 
     def ask(self, action: str, body: bytes, understand: Callable[[Any], T]) -> T:
         """Return the understood JSON answer. Raises UnavailableError, CorruptError, UserError."""
@@ -203,7 +214,7 @@ class JournalClient:
 
     def _connect(self) -> flight.FlightClient:
         if self._connection is None:
-            self._connection = connect(self._address, self._prove())
+            self._connection = connect(self._address, self._prove(), self._channel_options)
         return self._connection
 
     def _options(self) -> flight.FlightCallOptions:
@@ -233,15 +244,18 @@ def _plain(text: str) -> str:
     return _LAST_ERROR.sub("", text)
 
 
-def connect(address: str, proof: Proof | None) -> flight.FlightClient:
+def connect(
+    address: str, proof: Proof | None, options: Sequence[tuple[str, int]] = ()
+) -> flight.FlightClient:
     """Return a client, which connects at its first call; ``proof`` is None in an open cluster."""
     if proof is None:
-        return flight.FlightClient(f"grpc://{address}")
+        return flight.FlightClient(f"grpc://{address}", generic_options=list(options))
     return flight.FlightClient(
         f"grpc+tls://{address}",
         tls_root_certs=proof.ca,
         cert_chain=proof.certificate,
         private_key=proof.key,
+        generic_options=list(options),
     )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from flumeng.journal.log import reading
 from flumeng.journal.log.contract import Log, Position
 from flumeng.journal.log.errors import DeniedError, NotServedError
+from flumeng.journal.log.frame import FrameHeader, identity
 from flumeng.journal.log.progress_history import ProgressSample
 from flumeng.journal.log.segment import Window
 from flumeng.journal.serving import wire
@@ -128,7 +129,8 @@ class JournalServer(Service):
             raise NotServedError(f"journal {ticket.journal} is not served by this node")
         if ticket.tapped:
             return self._taps.windows(journal, ticket.start, ticket.end)
-        return self._counted(peer, journal.read_frames(ticket.start, ticket.end))
+        windows = self._counted(peer, journal.read_frames(ticket.start, ticket.end))
+        return _aligned(windows, journal.id, ticket.start) if ticket.aligned else windows
 
     def _watch(self, peer: Peer, context: Any, request: WatchRequest) -> Iterator[bytes]:
         unseen = [name for name in request.journals if not peer.sees(name)]
@@ -175,6 +177,19 @@ class JournalServer(Service):
                 self._reading.moved(windows)
         finally:
             self._reading.leave(windows)
+
+
+def _aligned(windows: Iterator[Window], journal: str, start: int) -> Iterator[Window]:
+    """Drop the frame that begins below ``start``, which only the first window can have."""
+    owner, first = identity(journal), True
+    for window in windows:
+        if first and FrameHeader.unpack(window.buffer, window.offsets[0], owner).first_seq < start:
+            offsets = window.offsets[1:]
+            if len(offsets) > 1:
+                yield Window(window.buffer, offsets, window.encrypted)
+        else:
+            yield window
+        first = False
 
 
 def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.RecordBatch]:

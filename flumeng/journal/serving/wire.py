@@ -90,7 +90,8 @@ NO_CHOKE = Choke()
 class Ticket:
     """A request for the events [start, end) of a journal; a ``token`` admits an executor. Only
     gateways heed a ``choke``. With ``filters``, the events behind these filters of the flow, in
-    chunks of ``filtered_wire``."""
+    chunks of ``filtered_wire``. The answer to an ``aligned`` one has only frames that begin in the
+    range; old servers add the one before."""
 
     journal: str
     start: int
@@ -99,6 +100,7 @@ class Ticket:
     token: str = ""
     choke: Choke = NO_CHOKE
     filters: str = ""
+    aligned: bool = False
 
 
 def make_ticket(
@@ -110,6 +112,7 @@ def make_ticket(
     token: str = "",
     choke: Choke = NO_CHOKE,
     filters: str = "",
+    aligned: bool = False,
 ) -> bytes:
     """Encode a ticket; a server without taps rejects the ticket of a tap."""
     document: dict[str, object] = {"journal": journal, "start": start, "end": end}
@@ -119,6 +122,8 @@ def make_ticket(
         document["choke"] = asdict(choke)
     if filters:
         document["filters"] = filters
+    if aligned:
+        document["aligned"] = True
     return json.dumps({"tap": document} if tapped else document).encode()
 
 
@@ -132,6 +137,7 @@ def parse_ticket(ticket: bytes) -> Ticket:
             document = document["tap"]
         name, start, end = document["journal"], document["start"], document["end"]
         token, filters = document.get("token", ""), document.get("filters", "")
+        aligned = document.get("aligned", False)
         choke = msgspec.convert(document.get("choke", {}), Choke)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError('a ticket is like {"journal": "ID", "start": 0, "end": 9}') from error
@@ -141,4 +147,6 @@ def parse_ticket(ticket: bytes) -> Ticket:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
     if not isinstance(token, str) or not isinstance(filters, str):
         raise UserError("a ticket's token and filters must be strings")
-    return Ticket(name, start, end, tapped, token, choke, filters)
+    if not isinstance(aligned, bool):
+        raise UserError("a ticket's aligned must be true or false")
+    return Ticket(name, start, end, tapped, token, choke, filters, aligned)
