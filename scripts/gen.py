@@ -9,7 +9,7 @@ from pathlib import Path
 
 from command_pages import pages as commands
 from flumeng.agent.dryrun.cases import Case, CaseFile, GivenEvent
-from flumeng.config.policy import Policy, SparkBounds
+from flumeng.config.policy import Policy, SparkBounds, Subscriber
 from flumeng.fleet.inventory.cluster_file import ClusterFile, NodeOptions
 from flumeng.fleet.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
 from flumeng.platform.metrics.table import to_markdown as metrics
@@ -20,6 +20,7 @@ from settings_pages import exit_codes, settings
 from zkschema.table import to_markdown as znodes
 
 CODE = "the code"
+POLICY_PARTS = (("subscribers", Subscriber), ("secrets", SecretBackend), ("spark", SparkBounds))
 SITES_PARTS = (("groups", GroupOptions), ("sites", SiteOptions), ("waves", WaveOptions))
 
 
@@ -35,10 +36,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/znodes.md": ("The znodes", znodes),
     "reference/components.md": ("Sources, filters and sinks", index),
     "reference/metrics.md": ("The metrics", metrics),
-    "reference/node.md": (
-        "The policy file of a node",
-        partial(option_page, Policy, (("secrets", SecretBackend), ("spark", SparkBounds))),
-    ),
+    "reference/node.md": ("The policy file of a node", partial(option_page, Policy, POLICY_PARTS)),
     "reference/sites.md": ("The files of an inventory", inventory),
     "reference/test-cases.md": (
         "The cases of a flow",

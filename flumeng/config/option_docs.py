@@ -85,12 +85,7 @@ def _value(hint: Any, option: Option) -> str:
             return "list"
         return "list of numbers" if item is int else "list of texts"
     if get_origin(hint) is Mapping:
-        (_, item) = get_args(hint)
-        if dataclasses.is_dataclass(item):
-            return "by name, see below"
-        if get_origin(item) is tuple:
-            return "lists of texts by name"
-        return "texts by name" if item is str else "numbers by name"
+        return _by_name(get_args(hint)[1])
     if dataclasses.is_dataclass(hint) or is_component(hint):
         return "see below"
     if hint is bool:
@@ -98,6 +93,16 @@ def _value(hint: Any, option: Option) -> str:
     if hint in (int, float):
         return f"{_UNIT_NAMES[option.unit] if option.unit else 'number'}{_bounds(option)}"
     return "text"
+
+
+def _by_name(item: Any) -> str:
+    if get_origin(item) in UNIONS:
+        return ", or ".join(map(_by_name, get_args(item)))
+    if dataclasses.is_dataclass(item):
+        return "by name, see below"
+    if get_origin(item) is tuple:
+        return "lists of texts by name"
+    return "texts by name" if item is str else "numbers by name"
 
 
 def _bounds(option: Option) -> str:

@@ -277,7 +277,7 @@ class Policy:
     subscribers: Mapping[str, tuple[str, ...] | Subscriber] = option(
         doc="The flows that subscribers may read on this node, by the name in their certificates; "
         "`*` for all. Those that are not named may read nothing. In a cluster without certificates "
-        "everybody may read everything. Changes hold within a minute, without a restart.",
+        "everybody may read everything.",
         check=check_subscribed,
         example="{research: [web-logs], nyc: {flows: [web-logs], bytes_per_second: 50 MB}}",
         factory=dict,

@@ -7,11 +7,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.platform.security.enrolment import open_authority
+from flumeng.platform.security.expiry import utc_now
 from tests.live.how_to import HowTo
 from tests.live.one_host import FLUMENG, delivered
 from tests.live.test_relay import free_ports
@@ -63,7 +67,7 @@ class Secured:
             "FLUMENG_AUTHORITY": str(self.authority),
         }
 
-    def run(self, *words: object, zk: bool = True) -> str:
+    def run(self, *words: object, zk: bool = True, may_fail: bool = False) -> str:
         more = self.environment if zk else {}
         done = subprocess.run(
             [FLUMENG, *map(str, words)],
@@ -73,7 +77,7 @@ class Secured:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        assert may_fail or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def issue(self, *words: str) -> None:
@@ -154,6 +158,16 @@ def test_read_another_site(sites: tuple[Secured, Secured], tmp_path: Path) -> No
         ))  # fmt: skip
         denied = "does not let subscriber nyc read the flow secret"
         wait_for(lambda: denied in nyc.run("task", "list"), lambda: nyc.run("task", "list"))
+        shown = partial(nyc.run, "status", may_fail=True)
+        policy.write_text("subscribers: {nyc: [other]}")
+        denied = "does not let subscriber nyc read the flow web-logs"
+        wait_for(lambda: denied in shown(), lambda: f"{shown()}{log.read_text()}", seconds=60)
+        policy.write_text("subscribers: {nyc: [web-logs]}")
+        wait_for(lambda: denied not in shown(), lambda: f"{shown()}{log.read_text()}", seconds=60)
+        past = utc_now() - timedelta(days=10)
+        open_authority(fra.authority).fill(given, ["subscriber"], "nyc", (), days=9, now=past)
+        expired = "this subscriber's certificate for site fra expired at"
+        wait_for(lambda: expired in shown(), shown, seconds=60)
     rows = ds.dataset(delivered(lake)).to_table(columns=["journal", "seq"]).to_pylist()
     found = {(row["journal"], row["seq"]) for row in rows}
     assert len(found) == len(rows) > 0

@@ -57,21 +57,18 @@ class FlowSource(SourceOptions):
         default=7 * 86_400.0,
     )
     bytes_per_second: int | None = option(
-        doc="With `site`: the rate at which a gateway sends this flow its events. `site add` "
-        "limits all flows of a site together.",
+        doc="With `site`: the rate at which a gateway sends events to this flow.",
         unit="bytes",
         between=LINK_RATES,
         example="10 MB",
         default=None,
     )
     priority: int = option(
-        doc="With `site`: the order of flows that share a limited rate, the highest first.",
-        between=(0, 9),
-        default=0,
+        doc="With `site`: the highest comes first at a limited rate.", between=(0, 9), default=0
     )
     at: str | None = option(
-        doc="With `site`: when events are read, daily or on days as `mon-fri 22:00-06:00 "
-        "Europe/Berlin`. The lease is renewed at any time.",
+        doc="With `site`: when events are read, daily or on days such as `mon-fri 22:00-06:00 "
+        "Europe/Berlin`.",
         check=check_hours,
         example='"22:00-06:00 Europe/Berlin"',
         default=None,
