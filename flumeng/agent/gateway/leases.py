@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 HELD_SHARE = 0.5
 """A full journal gives events up if only another site has not read this share of its events."""
 
+
 def cursor_name(site: str, reader: str) -> str:
     return f"{site}:{reader}"
 

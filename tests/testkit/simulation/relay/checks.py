@@ -73,7 +73,9 @@ class Checks:
             return
         if self._is_held(seen):
             held = self._lease_ack(journal.name)
-            self._require(ack <= held, f"{journal.name} is trimmed to {ack}, the lease is at {held}")
+            self._require(
+                ack <= held, f"{journal.name} is trimmed to {ack}, the lease is at {held}"
+            )
         else:
             self._dropped[journal.name].update(range(journal.floor, ack))
 
@@ -81,7 +83,9 @@ class Checks:
         if self._is_held(seen):
             held = self._lease_ack(journal.name)
             end = journal.safe
-            self._require(held >= end, f"{journal.name} is removed, the lease is at {held} of {end}")
+            self._require(
+                held >= end, f"{journal.name} is removed, the lease is at {held} of {end}"
+            )
         elif self._leases > 1:
             self._removed_unheld.add(journal.name)
         else:  # the decision was made before the subscription
@@ -198,9 +202,7 @@ class Checks:
         return self._newest(self._world.fra, str(paths.ack(FLOW, "main", journal)))
 
     def _acked(self, journal: str) -> int:
-        return self._newest(
-            self._world.nyc, str(ack_path(READER, partition_of("fra", journal)))
-        )
+        return self._newest(self._world.nyc, str(ack_path(READER, partition_of("fra", journal))))
 
     def _newest(self, ensemble: object, path: str) -> int:
         znode = ensemble.newest(path)  # type: ignore[attr-defined]

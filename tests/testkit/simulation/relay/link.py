@@ -6,11 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from flumeng.journal.serving.gateway_wire import (
-    FlowPositions,
-    LeaseAnswer,
-    LeaseRequest,
-)
+from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
 
 if TYPE_CHECKING:

@@ -43,4 +43,3 @@ class SiteSession(Session):
         if not isinstance(found, Versioned) or znode is None:
             return found
         return replace(found, written=self.ensemble.time_of(znode.changed))
-

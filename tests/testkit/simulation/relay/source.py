@@ -83,15 +83,17 @@ class SourceNode(Process):
         if world.random.random() < REREAD:
             self._registry.reread()
         there = {name: at for name, at in world.journals.items() if not at.removed}
-        self._registry.enter({
-            name: {
-                "flow": FLOW,
-                "term": 1,
-                "closed": at.closed,
-                "end": at.safe if at.closed else None,
+        self._registry.enter(
+            {
+                name: {
+                    "flow": FLOW,
+                    "term": 1,
+                    "closed": at.closed,
+                    "end": at.safe if at.closed else None,
+                }
+                for name, at in there.items()
             }
-            for name, at in there.items()
-        })
+        )
         assert self.session is not None
         seen = self.session.zxid
         acked = self._registry.acks()
