@@ -20,10 +20,9 @@ from flumeng.connectors.api.ranged import Reach
 from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.control.snapshot.leases import ExpiredLease
 from flumeng.control.snapshot.leases import Leases as Expiry
-from flumeng.control.zookeeper import ANY, Put, Versioned
+from flumeng.control.zookeeper import ANY, Put
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseAnswer, LeaseRequest
-from flumeng.platform.errors import ConflictError
 from tests.testkit.simulation import ViolationError
 from tests.testkit.simulation.ensemble import Znode
 from tests.testkit.simulation.relay import Parts, World
@@ -73,6 +72,7 @@ class BeginsAtFloor(SiteFinder):
     """Begins a new journal at its floor, whatever was given up below."""
 
     def _offers(self, found: FlowPositions, known: Any, began_with: Any) -> Any:
+        del began_with
         return super()._offers(found, known, found.positions.keys())
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
-
-if TYPE_CHECKING:
-    from tests.testkit.simulation.relay.gateway import Gateway
+from tests.testkit.simulation.relay.gateway import Gateway
 
 T = TypeVar("T")
 KEPT_REQUESTS = 30
@@ -107,7 +106,7 @@ class LinkedGateways:
         at = start
         while at < end:
             stop = self._link.piece(at, end)
-            seqs += self._first(lambda gateway, at=at, stop=stop: gateway.read(journal, at, stop))
+            seqs += self._first(partial(Gateway.read, journal=journal, start=at, end=stop))
             at = stop
         return seqs
 
