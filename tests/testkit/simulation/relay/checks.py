@@ -35,7 +35,8 @@ LEASE_ACKS = f"{paths.cursor(FLOW, CURSOR)}/"
 ACKS = f"{paths.cursor(READER, 'main')}/"
 COMMITS = f"{paths.commits(READER)}/"
 PARTITIONS = str(paths.partitions(READER))
-FULL_LATELY_SECONDS = 60.0
+FULL_LATELY_SECONDS = 300.0
+"""A gateway's write may arrive late."""
 
 
 class Checks:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
-
-if TYPE_CHECKING:
-    from tests.testkit.simulation.relay.gateway import Gateway
+from tests.testkit.simulation.relay.gateway import Gateway
 
 T = TypeVar("T")
 KEPT_REQUESTS = 30
@@ -108,7 +106,7 @@ class LinkedGateways:
         at = start
         while at < end:
             stop = self._link.piece(at, end)
-            seqs += self._first(partial(_read, journal, at, stop))
+            seqs += self._first(partial(Gateway.read, journal=journal, start=at, end=stop))
             at = stop
         return seqs
 
@@ -122,7 +120,3 @@ class LinkedGateways:
             except UnavailableError as error:
                 trouble = error
         raise UnavailableError(f"no gateway answers: {trouble}")
-
-
-def _read(journal: str, start: int, end: int, gateway: Gateway) -> list[int]:
-    return gateway.read(journal, start, end)

@@ -1,5 +1,5 @@
-"""The subscriber: discovery and collectors with the code of the real ones, two of each, and the
-plan that gives a task to one of them under an epoch. The one that lost its task does not know."""
+"""The subscriber: discovery and collectors with the code of the real ones, two of each. A plan
+gives each task to one of them under an epoch; one that lost its task does not know yet."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.testkit.simulation.relay.world import World
 
 PAUSE_SECONDS = 20.0
-LONG_SECONDS = 30.0
+LONG_SECONDS = 60.0
 MOST_OPEN = 3
 
 
@@ -39,7 +39,7 @@ class Trouble:
             *[self._stop_node, self._start_node, self._start_node],
             *[self._rotate] * random.choice((0, 1, 3)),
             *[self._take_over] * random.choice((0, 1, 3)),
-            *[self._long] * random.choice((0, 1, 6)),
+            *[self._long] * random.choice((0, 2, 8)),
             *[self._stick] * random.choice((0, 1)),
         )
 

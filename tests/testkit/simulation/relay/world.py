@@ -43,7 +43,7 @@ class World(Environment):
         super().__init__(seed, self.fra)
         self._apply()
         self.journals: dict[str, ModelJournal] = {}
-        self.keep_seconds = self.random.choice((6.0, 20.0, 90.0, 300.0))
+        self.keep_seconds = self.random.choice((5.0, 5.0, 20.0, 90.0))
         self._most = self.random.choice((12, 30, 80, 10_000))
         for _ in range(self.random.choice((1, 1, 2))):
             self.make_journal()
