@@ -55,6 +55,23 @@ def name_cluster(operator: Operator, name: str) -> bool:
 def add_site(operator: Operator, name: str, gateways: Sequence[str], authority: str) -> bool:
     """Add a site, or change it; return whether that is a change. ``authority``: a SHA-256
     fingerprint, or "". Raises UserError, ConflictError."""
+    site = checked_site(name, gateways, authority)
+    store = operator.store
+    tree.require(store)
+    command = f"site add {name} {' '.join(site.gateways)}"
+    found = store.read(paths.site(name))
+    if found is not None:
+        after = replace(found.value, gateways=site.gateways, authority=site.authority)
+        return operator.change(paths.site(name), found, after, command)
+    folder: list[Write] = []
+    if not store.exists(paths.sites()):
+        folder.append(Put(paths.sites(), None, ABSENT))
+    operator.commit([*folder, Put(paths.site(name), site, ABSENT)], command)
+    return True
+
+
+def checked_site(name: str, gateways: Sequence[str], authority: str) -> Site:
+    """Return the record of a site. Raises UserError for a wrong name, address or fingerprint."""
     _check("the name of a site", check_name, name)
     if not 0 < len(gateways) <= MOST_GATEWAYS:
         raise UserError(f"give 1 to {MOST_GATEWAYS} gateways, HOST:PORT each")
@@ -66,19 +83,7 @@ def add_site(operator: Operator, name: str, gateways: Sequence[str], authority: 
             "an authority is the SHA-256 fingerprint of a certificate, 64 hexadecimal digits: "
             "openssl x509 -noout -fingerprint -sha256 -in ca.pem"
         )
-    store = operator.store
-    tree.require(store)
-    site = Site(gateways=tuple(dict.fromkeys(gateways)), authority=digits)
-    command = f"site add {name} {' '.join(site.gateways)}"
-    found = store.read(paths.site(name))
-    if found is not None:
-        after = replace(found.value, gateways=site.gateways, authority=digits)
-        return operator.change(paths.site(name), found, after, command)
-    folder: list[Write] = []
-    if not store.exists(paths.sites()):
-        folder.append(Put(paths.sites(), None, ABSENT))
-    operator.commit([*folder, Put(paths.site(name), site, ABSENT)], command)
-    return True
+    return Site(gateways=tuple(dict.fromkeys(gateways)), authority=digits)
 
 
 def remove_site(operator: Operator, name: str) -> None:
