@@ -83,6 +83,7 @@ class LeaseUse:
         positions: Callable[[], Mapping[str, Position]],
     ) -> LeaseAnswer:
         """Return the answer with what the lease holds and what it has lost."""
+        answer = msgspec.structs.replace(answer, now=self._wall())
         with self._lock:
             row = self._rows.get((request.flow, cursor))
         if row is not None:

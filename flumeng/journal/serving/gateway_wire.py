@@ -63,7 +63,7 @@ class Broken(msgspec.Struct, frozen=True):
 class LeaseAnswer(msgspec.Struct, frozen=True):
     """``ended``: the lease with the request's id was removed, so events may be missing. ``room``:
     the largest share of a journal's room that the kept ``events`` take. ``broke``: events given up,
-    until an operator there acknowledges it."""
+    until an operator there acknowledges it. ``now``: the gateway's time, in epoch seconds."""
 
     site: str
     id: str
@@ -72,6 +72,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True):
     events: int = 0
     bytes: int = 0
     broke: Broken | None = None
+    now: float = 0.0
 
 
 def parse(kind: type[T], body: bytes) -> T:
