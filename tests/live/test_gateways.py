@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.discovery.task import DiscoveryTask
-from flumeng.agent.gateway import limits
+from flumeng.agent.gateway import lease_use, limits
 from flumeng.agent.gateway.filter_processes import FilterProcesses
 from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
@@ -39,7 +39,8 @@ from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
-from flumeng.control.commands.acks import accept
+from flumeng.control.commands import lease_breaks
+from flumeng.control.commands.acks import accept, delete_cursor
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
@@ -73,7 +74,7 @@ from tests.testkit.store import FakeStore, RealZooKeeper
 from tests.testkit.waiting import wait_for
 from zkschema import paths
 from zkschema.bootstrap import flow_tops
-from zkschema.records import Ack, Lease, Partition
+from zkschema.records import Ack, Gap, Lease, Partition
 
 J = "web.n1.0.0a1b2c3d"
 PARTITION = f"fra:{J}@site"
@@ -719,6 +720,147 @@ def test_full_journal_gives_up_what_only_another_site_has_not_read(sites: Sites)
 
     wait_for(relieved, "a full journal is held")
     assert sites.fra.read(paths.lease("web", "nyc:copy")) == lease, "the lease is not renewed"
+    broke = lease_breaks.of_flow(sites.fra, "web")["nyc:copy"]
+    assert (broke.events, broke.away) == (800, False)
+    assert broke.gaps == (Gap(journal=J, start=100, end=900),)
+    task.discover()
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.broke is not None, "the reader learns it from the next answer"
+    assert (link.value.broke.events, link.value.broke.gaps) == (800, broke.gaps)
+    assert link.value.broke.why == "the journal was full, and its senders waited"
+
+
+def test_journal_full_of_what_is_read_gives_up_the_little_that_is_not(sites: Sites) -> None:
+    """Few large events may fill a journal whose many small ones are acked by all."""
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(990)
+    task.discover()
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=1000), ANY)
+    sites.journal.limits = Limits(1)
+    with pytest.raises(HeldError):
+        sites.append(1)
+
+    def relieved() -> bool:
+        sites.gateways[0].relieve()
+        return acks_of(sites.fra, "web", "nyc:copy") == {J: 1000}
+
+    wait_for(relieved, "senders wait for ever")
+
+
+def test_slow_flow_here_is_no_reason_to_give_events_up(sites: Sites) -> None:
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(100)
+    task.discover()
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=500), ANY)
+    sites.journal.limits = Limits(1)
+    with pytest.raises(HeldError):
+        sites.append(1)
+    for _ in range(20):
+        sites.gateways[0].relieve()
+        time.sleep(0.05)
+    assert acks_of(sites.fra, "web", "nyc:copy") == {J: 100}
+
+
+def end_by_operator(sites: Sites) -> None:
+    delete_cursor(Operator(sites.fra, "ann", "the disk is needed", 0.0), "web", "nyc:copy")
+
+
+def test_reader_of_an_ended_lease_gets_the_sentence_and_what_is_really_gone(sites: Sites) -> None:
+    apply_copy(sites)
+    task, finder = sites.discovery(), sites.finder()
+    task.discover()
+    sites.ack(400)
+    task.discover()
+    sites.append(200_000)
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=150_000), ANY)
+    end_by_operator(sites)
+    assert lease_breaks.of_flow(sites.fra, "web")["nyc:copy"].events == 149_600
+    sites.journal.trim(150_000)
+    floor = sites.journal.floor
+    wait_for(
+        lambda: sites.gateways[0]._watch.positions("", "web").positions[J].floor == floor,
+        "the floor does not arrive",
+    )
+    record = sites.nyc.read(paths.partitions("copy"))
+    assert record is not None
+    found = finder.find(Before(record.value.partitions, record.value.scope))
+    assert found.notes == (
+        "the lease on flow web of site fra had ended: ann ended the lease: the disk is needed",
+    )
+    broke = lease_breaks.of_flow(sites.fra, "web")["nyc:copy"]
+    assert (broke.away, broke.events) == (False, floor - 400)
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.broke is not None
+    assert link.value.broke.gaps == (Gap(journal=J, start=400, end=floor),)
+
+
+def test_ended_lease_of_which_nothing_is_gone_is_forgotten_when_the_reader_returns(
+    sites: Sites,
+) -> None:
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(400)
+    task.discover()
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=1000), ANY)
+    end_by_operator(sites)
+    assert lease_breaks.of_flow(sites.fra, "web")["nyc:copy"].events == 600
+    sites.finder().find(Before())
+    assert lease_breaks.of_flow(sites.fra, "web") == {}
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.broke is not None
+    assert link.value.broke.events == 0
+
+
+def test_reader_learns_what_its_lease_holds(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply_copy(sites)
+    sites.journal.limits = Limits(2 * sites.journal.bytes)
+    task = sites.discovery()
+    task.discover()
+    monkeypatch.setattr(lease_use, "ASKED_SECONDS", 0.0)
+    for gateway in sites.gateways:
+        gateway.relieve()
+    task.discover()
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert (link.value.events, round(link.value.room, 2)) == (1000, 0.5)
+    readings = {r.metric.name: (r.value, r.labels) for r in sites.gateways[0].readings()}
+    assert readings["flumeng_lease_events"] == (1000, ("nyc", "copy", "web"))
+    assert readings["flumeng_lease_lost_events"] == (0, ("nyc", "copy", "web"))
+
+
+def test_times_of_the_other_site_are_by_the_clocks_here(sites: Sites) -> None:
+    apply_copy(sites)
+    finder = sites.finder()
+    finder.find(Before())
+    (time_us,) = finder.times({PARTITION: 10}).values()
+    event = numbered_events(10, 1)["ts"].cast("int64")[0].as_py()
+    assert abs(time_us - event) < 2e6
+    finder._link.ahead_seconds = 86_400.0
+    (shifted,) = finder.times({PARTITION: 10}).values()
+    assert event - shifted == 86_400 * 1e6
+
+
+def test_link_that_is_down_is_noted_with_the_gateways_that_were_tried(sites: Sites) -> None:
+    apply_copy(sites)
+    finder = sites.finder()
+    finder.find(Before())
+    for gateway in sites.gateways:
+        gateway.stop(0.1)
+    with pytest.raises(UnavailableError):
+        finder.find(Before())
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.down_since > 0
+    tried = [f"{gateway.address}: connection refused" for gateway in sites.gateways]
+    assert all(text in link.value.why for text in tried), link.value.why
 
 
 def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
@@ -754,4 +896,8 @@ def test_gateway_of_a_secured_cluster_may_hold_leases(
             first = kept.renew("fra", "nyc", request)
             again = msgspec.structs.replace(request, acks={J: 7}, id=first.id)
             assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id, time=1000.0)
+            broke = lease_breaks.new_break("r", "w", 0.0, [Gap(journal=J, start=1, end=3)])
+            write = lease_breaks.recorded(store, "web", "nyc:copy", lambda _: broke)
+            assert write is not None
+            store.commit([write])
         assert acks_of(admin, "web", "nyc:copy") == {J: 7}

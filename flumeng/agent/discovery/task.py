@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from flumeng.connectors.api.finding import Before, Bounds, Finder, Findings
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
-from flumeng.control.snapshot.partitions import FLOW, POLLS, ack_path, input_of, step_of
+from flumeng.control.snapshot.partitions import FLOW, POLLS, SITE, ack_path, input_of, step_of
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -42,8 +42,8 @@ GONE_LOOKS = 3
 """Runs without a partition before it counts as gone: a new server may not know it yet."""
 FORGET_SECONDS = 600.0
 """Acks of gone partitions are deleted after this time: the partition may return."""
-OWN_CLOCKS = (FLOW, POLLS)
-"""Inputs with timestamps from this cluster's clocks: their lag grows also without new events."""
+OWN_CLOCKS = (FLOW, POLLS, SITE)
+"""Inputs with times by this cluster's clocks: their lag grows also without new events."""
 AUTHOR = "flumeng"
 NAMED = 3
 

@@ -126,16 +126,18 @@ class SiteFinder(FinderBase):
         return {name: Bounds(at.floor, at.safe) for name, at in found if at is not None}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """Return the times of receipt there, by the clocks here."""
         names = self._mine(at)
         if not names or len(names) > MOST_TIMES:
             return {}
         reader = SiteReader(self._remote.site, self._gateways.here(), gateways=self._gateways)
         address = ",".join(self._gateways.addresses)
         times: dict[str, int] = {}
+        ahead_us = round(self._link.ahead_seconds * 1e6)
         for name in sorted(names):
             with suppress(FlumengError):
                 for batch in reader.read(Range(name, at[name], at[name] + 1), address):
-                    times[name] = int(batch["ts"].cast("int64")[0].as_py())
+                    times[name] = int(batch["ts"].cast("int64")[0].as_py()) - ahead_us
         return times
 
     def readings(self) -> Iterator[Reading]:

@@ -45,6 +45,8 @@ class LinkNotes:
         self._clock = clock
         self._mean_seconds = 0.0
         self._downs = 0
+        self.ahead_seconds = 0.0
+        """By how much the site's clocks are ahead of those here."""
         self._renewed_at = clock()
         self._last: Link | None = None
 
@@ -53,6 +55,8 @@ class LinkNotes:
         began = self._clock()
         answer = renew()
         seconds = self._clock() - began
+        if answer.time:
+            self.ahead_seconds = answer.time + seconds / 2 - self._wall()
         mean = KEPT_WEIGHT * self._mean_seconds + (1 - KEPT_WEIGHT) * seconds
         self._mean_seconds = mean if self._mean_seconds else seconds
         self._renewed_at = self._clock()

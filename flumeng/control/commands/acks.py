@@ -306,5 +306,5 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
 
 def _ended_by(operator: Operator, flow: str, cursor: str, lease: Lease) -> Put | None:
     reason = f": {operator.reason}" if operator.reason else ""
-    why = f"{operator.author} ended it{reason}"
+    why = f"{operator.author} ended the lease{reason}"
     return lease_breaks.ended(operator.store, (flow, cursor), lease, why, operator.now)

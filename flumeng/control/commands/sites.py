@@ -72,36 +72,14 @@ def add_site(
 ) -> bool:
     """Add a site, or change it; return whether that is a change. ``authority``: a SHA-256
     fingerprint, or "". ``bytes_per_second``, ``at``: limits of all flows that read it.
-    ``standby``: flows that a failover starts; None: as before. Raises
-    UserError, ConflictError."""
-    _check("the name of a site", check_name, name)
-    if not 0 < len(gateways) <= MOST_GATEWAYS:
-        raise UserError(f"give 1 to {MOST_GATEWAYS} gateways, HOST:PORT each")
-    for address in gateways:
-        _check(f"gateway {address!r}", check_address, address)
-    if at:
-        _check("--at", check_hours, at)
-    least, most = LINK_RATES
-    if bytes_per_second and not least <= bytes_per_second <= most:
-        raise UserError(f"give a rate of {least} to {most} bytes per second")
-    digits = authority.replace(":", "").lower()
-    if digits and not _FINGERPRINT.fullmatch(digits):
-        raise UserError(
-            "an authority is the SHA-256 fingerprint of a certificate, 64 hexadecimal digits: "
-            "openssl x509 -noout -fingerprint -sha256 -in ca.pem"
-        )
+    ``standby``: flows that a failover starts; None: as before. Raises UserError, ConflictError."""
+    site = checked_site(name, gateways, authority, bytes_per_second, at)
     store = operator.store
     tree.require(store)
     for flow in standby or ():
         require_flow(store, flow)
     flows = tuple(dict.fromkeys(standby or ()))
-    site = Site(
-        gateways=tuple(dict.fromkeys(gateways)),
-        authority=digits,
-        bytes_per_second=bytes_per_second,
-        at=at,
-        standby=flows,
-    )
+    site = replace(site, standby=flows)
     command = f"site add {name} {' '.join(site.gateways)}"
     found = store.read(paths.site(name))
     if found is not None:
@@ -118,6 +96,35 @@ def add_site(
         folder.append(Put(paths.sites(), None, ABSENT))
     operator.commit([*folder, Put(paths.site(name), site, ABSENT)], command)
     return True
+
+
+def checked_site(
+    name: str, gateways: Sequence[str], authority: str, bytes_per_second: int = 0, at: str = ""
+) -> Site:
+    """Return the record of a site. Raises UserError for a wrong name, address, fingerprint or
+    limit."""
+    _check("the name of a site", check_name, name)
+    if not 0 < len(gateways) <= MOST_GATEWAYS:
+        raise UserError(f"give 1 to {MOST_GATEWAYS} gateways, HOST:PORT each")
+    for address in gateways:
+        _check(f"gateway {address!r}", check_address, address)
+    if at:
+        _check("--at", check_hours, at)
+    least, most = LINK_RATES
+    if bytes_per_second and not least <= bytes_per_second <= most:
+        raise UserError(f"give a rate of {least} to {most} bytes per second")
+    digits = authority.replace(":", "").lower()
+    if digits and not _FINGERPRINT.fullmatch(digits):
+        raise UserError(
+            "an authority is the SHA-256 fingerprint of a certificate, 64 hexadecimal digits: "
+            "openssl x509 -noout -fingerprint -sha256 -in ca.pem"
+        )
+    return Site(
+        gateways=tuple(dict.fromkeys(gateways)),
+        authority=digits,
+        bytes_per_second=bytes_per_second,
+        at=at,
+    )
 
 
 def remove_site(operator: Operator, name: str) -> None:

@@ -218,11 +218,13 @@ def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
             if row.room >= 1
             else "at 100% it gives up the oldest, so that its senders need not wait"
         )
+        remedy = f"find out why the flow is behind (`flumeng flow lag {row.flow}`)"
+        if state == "suspended":
+            remedy = f"`flumeng flow resume {row.flow}`"
         yield Cause(
             f"site {row.site} keeps {row.events} events ({amount(row.bytes)}) for flow {row.flow}, "
             f"{row.room:.0%} of a journal's room there; {full}",
-            f"find out why the flow is behind (`flumeng flow lag {row.flow}`), or raise "
-            f"`journal.max_bytes` of flow {row.source} there",
+            f"{remedy}, or raise `journal.max_bytes` of flow {row.source} there",
             about=f"{LINK}{row.flow}: lease room {reached:.0%}",
         )
 
