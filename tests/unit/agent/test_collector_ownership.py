@@ -308,13 +308,7 @@ def test_task_takes_the_other_filters_of_its_site_between_batches(world: World) 
 
 def test_decided_batch_whose_filters_are_gone_is_reported(world: World) -> None:
     intent = Intent(
-        epoch=1,
-        series="s",
-        number=7,
-        revision=1,
-        splits=1,
-        ranges={JOURNAL: (0, 4)},
-        filters="old",
+        epoch=1, series="s", number=7, revision=1, splits=1, ranges={JOURNAL: (0, 4)}, filters="old"
     )
     world.store.write(paths.intent("web", "collect.0"), intent, ABSENT)
     world.safe[JOURNAL] = 100
