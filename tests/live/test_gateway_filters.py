@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.gateway.flow_filters import FlowFilters
-from flumeng.config import check_flow
+from flumeng.config import SpecError, check_flow
 from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.sites import remote_columns
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.commands.flows import apply_flow
@@ -213,6 +214,21 @@ def test_filters_that_cannot_run_at_a_gateway_have_their_sentence(
         read(sites, 0, 10)
 
 
+def test_expressions_are_checked_with_the_columns_of_the_other_site(sites: Sites) -> None:
+    parse = "filters: [{parse: {format: syslog}}, {drop: [host]}]\n"
+    filter_with(sites, parse)
+    fits = COPY + "filters: [{where: \"severity <= 2 AND sites = 'fra' AND seq > 3\"}]\n"
+    assert remote_columns.check(sites.nyc, fits) == ""
+    with pytest.raises(SpecError, match=r"line 4: filters\[0\].where: there is no column .host"):
+        remote_columns.check(sites.nyc, COPY + "filters: [{where: \"host = 'a'\"}]\n")
+    filter_with(sites, 'filters: [{where: "seq % 2 = 1"}]\n')
+    with pytest.raises(UserError, match=r"filters\[0\].where needs Spark"):
+        wait_for(lambda: remote_columns.check(sites.nyc, fits), "the old filters stay")
+    for gateway in sites.gateways:
+        gateway.stop(0.1)
+    assert "checked when it runs" in remote_columns.check(sites.nyc, fits)
+
+
 def test_sites_passed_before_the_filters_cut_loops(sites: Sites) -> None:
     attrs = [[("sites", "lon")], [("sites", "nyc,lon")], [("a", "b")], [("sites", "nyc2")]]
     batch = numbered_events(1000, 4)
@@ -221,7 +237,8 @@ def test_sites_passed_before_the_filters_cut_loops(sites: Sites) -> None:
     sites.journal.sync()
     filter_with(
         sites,
-        'filters: [{where: "seq = 999 OR seq = 1000 OR seq = 1001 OR seq = 1003"}, {drop: [attrs]}]\n',
+        'filters: [{where: "seq = 999 OR seq >= 1000 AND seq <= 1001 OR seq = 1003"}, '
+        "{drop: [attrs]}]\n",
     )
     events = read(sites, 998, 1004)
     assert events["seq"].to_pylist() == [999, 1000, 1003]
