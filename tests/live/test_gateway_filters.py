@@ -84,7 +84,7 @@ def test_parsed_columns_arrive(sites: Sites) -> None:
 def test_range_whose_events_are_all_dropped_is_complete_and_empty(sites: Sites) -> None:
     filter_with(sites, 'filters: [{where: "seq >= 5000"}]\n')
     assert read(sites, 0, 1000).num_rows == 0
-    with pytest.raises(CorruptError, match="cannot read|above|1000"):
+    with pytest.raises(CorruptError, match="1000"):
         read(sites, 0, 1001)
 
 
