@@ -125,7 +125,7 @@ class Sites:
             self.journal.append(numbered_events(first, min(end - first, 20_000)))
         self.journal.sync()
 
-    def gateway(self) -> GatewayServer:
+    def gateway(self, filters: FlowFilters | None = None) -> GatewayServer:
         watcher = PositionWatcher(Addresses(self.fra))
         self.stack.callback(watcher.close)
         server = GatewayServer(
@@ -134,7 +134,7 @@ class Sites:
             self.fra,
             FlowWatch(self.fra, watcher),
             policy=self.policy,
-            filters=FlowFilters(self.fra, UNRESTRICTED, self.processes),
+            filters=filters or FlowFilters(self.fra, UNRESTRICTED, self.processes),
             keystore=self.keystore,
         )
         self.stack.callback(server.stop)

@@ -1,5 +1,5 @@
-"""A site reads another site's flow after its filters: dropped events do not cross. The others
-arrive once, also while filters change and processes die."""
+"""A site reads another site's flow after its filters: the events that these keep arrive once, also
+while the filters change and processes die."""
 
 from __future__ import annotations
 
