@@ -48,9 +48,7 @@ class Reader(Cluster):
     def wait_for(self, events: int) -> None:
         wanted = dict.fromkeys(range(events), 1)
         wait_for(
-            lambda: lake_of(self.lake) == wanted,
-            lambda: str(len(lake_of(self.lake))),
-            seconds=120,
+            lambda: lake_of(self.lake) == wanted, lambda: str(len(lake_of(self.lake))), seconds=120
         )
 
 
