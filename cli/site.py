@@ -31,7 +31,7 @@ def change_options(command: F) -> F:
     for option in (
         json_option,
         click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Only show what would change."),
+        click.option("--dry-run", is_flag=True, help="Only print the changes."),
     ):
         command = option(command)
     return command

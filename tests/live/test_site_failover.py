@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import numbers
+from tests.live.how_to import HowTo
 from tests.live.one_host import delivered
 from tests.live.test_relay import SiteCluster
 from tests.testkit.cluster import acks_of
@@ -92,19 +93,24 @@ def sites(tmp_path: Path) -> Iterator[tuple[FailingCluster, FailingCluster]]:
             site.meet(other)
         for site, other in ((fra, nyc), (nyc, fra)):
             site.read(other)
-        with contextlib.closing(connect(nyc.hosts)) as store:
-            operator = Operator(store, "test", "", 0.0)
-            set_flow_state(operator, "web", "stopped")
-            add_site(operator, "fra", fra.gateways, "", standby=["web"])
         wait_for(lambda: fra.listens(fra.syslog_port), "no source", seconds=60)
         yield fra, nyc
 
 
 @pytest.mark.long
 def test_each_event_is_once_in_the_lake_after_failover_and_failback(
-    sites: tuple[FailingCluster, FailingCluster],
+    sites: tuple[FailingCluster, FailingCluster], tmp_path: Path
 ) -> None:
     fra, nyc = sites
+    values = {"web-logs": "web", "gw1.fra.example:9003": " ".join(fra.gateways)}
+    environment = {"FLUMENG_ZK": nyc.hosts}
+    with HowTo("fail-over-a-site", tmp_path, environment, values) as page:
+        follow(page, fra, nyc)
+
+
+def follow(page: HowTo, fra: FailingCluster, nyc: FailingCluster) -> None:
+    page.run("flumeng flow stop")
+    page.run("flumeng site add")
     fra.send(0, CHUNK)
     wait_for(lambda: len(nyc.copied()) == CHUNK, lambda: nyc.command("status"), seconds=120)
 
@@ -122,11 +128,10 @@ def test_each_event_is_once_in_the_lake_after_failover_and_failback(
     os.kill(collector, signal.SIGCONT)
     before = nyc.copied()
 
-    assert nyc.ask("flow", "list")[1][1]["state"] == "stopped"
-    code, plan = nyc.ask("site", "failover", "fra", "--yes")
-    assert code == 0, plan
-    (row,) = plan["unread"]
-    assert (row["acked"], row["end"]) == (CHUNK, 2 * CHUNK)
+    shown = page.run("flumeng site failover").splitlines()
+    assert f"{CHUNK}\t{2 * CHUNK}\t{CHUNK}" in "\n".join(shown)
+    assert "web\t-\tstopped\trunning" in shown
+    page.run("flumeng site failover")
     wait_for(lambda: nyc.listens(nyc.syslog_port), "the standby flow does not start", seconds=60)
     nyc.send(2 * CHUNK, CHUNK)
     wait_for(lambda: len(nyc.own()) == CHUNK, lambda: nyc.command("status"), seconds=120)
@@ -135,12 +140,7 @@ def test_each_event_is_once_in_the_lake_after_failover_and_failback(
     code, why = nyc.ask("site", "failback", "fra", "--yes")
     assert (code, "start its gateways first" in why) == (3, True)
     fra.start_again()
-    wait_for(
-        lambda: nyc.ask("site", "failback", "fra", "--yes")[0] == 0,
-        lambda: nyc.command("status"),
-        seconds=120,
-        pause_seconds=2.0,
-    )
+    page.run("flumeng site failback", again=True)
     wait_for(lambda: not nyc.listens(nyc.syslog_port), "the standby flow goes on", seconds=60)
     wait_for(lambda: fra.listens(fra.syslog_port), "no source", seconds=60)
     fra.send(3 * CHUNK, CHUNK)

@@ -17,7 +17,6 @@ import contextlib
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +27,7 @@ import pyarrow as pa
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log import reading, recovery
 from flumeng.journal.log.chain import Chain
-from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, Durability
+from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, Durability, term_by_time
 from flumeng.journal.log.contract import Position
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.encryption import Keyring
@@ -365,9 +364,7 @@ class Journal:
         self._chain.check(sound=self._writer.sound)
 
     def _opening_term(self) -> int:
-        """Return a higher term: the time in microseconds, unless the clock is behind. So a copy of
-        the journal that is restored later has no term in common with the events written since."""
-        return max(self.term + 1, time.time_ns() // 1000)
+        return max(self.term + 1, term_by_time())
 
     def _roll_is_due(self, header: FrameHeader) -> bool:
         del header

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from flumeng.journal.log.checkpoint import term_by_time
 from flumeng.journal.log.delegated_log import DelegatedLog
 from flumeng.journal.log.errors import DataLossError, HeldError, JournalFailedError, NotServedError
 from flumeng.journal.log.frame import FrameHeader, Payload, identity
@@ -337,7 +338,8 @@ class ReplicatedJournal(DelegatedLog):
             self._lead(replica, membership, self._version)
         else:
             current = replace(membership, term=replica.term)
-            self._transport.proposal(self.id, self._version, current.restarted())
+            restarted = current.restarted(term_by_time())
+            self._transport.proposal(self.id, self._version, restarted)
 
     def _lead(self, replica: Follower, membership: Membership, version: int) -> None:
         self._disk.lead(membership.term, membership.lineage, closes=self.closes)
