@@ -182,17 +182,7 @@ site = _row(
     "one site: the addresses of its gateways, the fingerprint of its certificate authority, its "
     "standby flows, and the flows of a failover",
     size_bytes=512 * KIB,
-    access=Access(
-        write="operator", create="discovery", delete="operator discovery", read=NOT_NODES
-    ),
-)
-contact = _row(
-    "/sites/{site}/{flow}",
-    records.Contact,
-    "discovery tasks",
-    "the site's last answer to a flow that reads it: the journals with unread events",
-    size_bytes=512 * KIB,
-    access=Access(write="discovery", read=NOT_NODES),
+    access=Access(write="operator", read=NOT_NODES),
 )
 moves = _row(
     "/moves",
@@ -213,7 +203,7 @@ flow = _row(
     size_bytes=4 * KIB,
     access=Access(
         write="own-operator master discovery",
-        create="own-operator master discovery collector",
+        create="own-operator master discovery gateway",
         delete="own-operator master",
     ),
 )
@@ -260,13 +250,21 @@ link = _row(
     size_bytes=64 * KIB,
     access=Access(write="discovery own-operator", read=NOT_NODES),
 )
+contact = _row(
+    "/flows/{flow}/contact",
+    records.Contact,
+    "discovery tasks",
+    "the last answer of the site that the flow reads: the journals with unread events",
+    size_bytes=512 * KIB,
+    access=Access(write="discovery", read=NOT_NODES),
+)
 breaks = _row(
     "/flows/{flow}/breaks",
     records.Breaks,
     "gateways, masters, operators",
     "leases of other sites that broke: why, when, and the events given up; until acknowledged",
     size_bytes=256 * KIB,
-    access=Access(write="collector master own-operator", read=NOT_NODES),
+    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
 )
 plan = _row(
     "/flows/{flow}/plan",
@@ -569,7 +567,7 @@ intent = _row(
     "owner of the task, masters",
     "the batch that the task has decided to write: number, ranges, revision",
     size_bytes=512 * KIB,
-    access=Access(write="collector master own-operator", read=NOT_NODES),
+    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
 )
 push = _row(
     "/push",

@@ -13,6 +13,7 @@ import pytest
 
 from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.config import SpecError, check_flow
+from flumeng.config.policy import UNRESTRICTED
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.sites import remote_columns
 from flumeng.connectors.sites.input import SiteInput
@@ -127,7 +128,7 @@ class Lost:
 
 def test_answer_without_the_end_of_the_range_is_no_complete_range(sites: Sites) -> None:
     filter_with(sites, FEW)
-    filters = ShortFilters(sites.fra, sites.policy, sites.processes)
+    filters = ShortFilters(sites.fra, UNRESTRICTED, sites.processes)
     sites.use([sites.gateway(filters)])
     with pytest.raises(DataLossError, match="seqs 0 to 1000 are missing"):
         read(sites, 0, 1000)

@@ -22,9 +22,9 @@ class Contacts:
     """The contact of one flow. Its time is that of the znode's last write."""
 
     def __init__(
-        self, site: str, flow: str, store: Store, clock: Callable[[], float] = time.monotonic
+        self, flow: str, store: Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._path = paths.contact(site, flow)
+        self._path = paths.contact(flow)
         self._store = store
         self._clock = clock
         self._noted_at = float("-inf")
@@ -44,14 +44,9 @@ class Contacts:
         record = Contact(
             unread={name: unread[name] for name in largest[:MOST]}, more=len(largest[MOST:])
         )
-        with suppress(ConflictError, ForbiddenError):  # the site was removed; an old access list
+        with suppress(ConflictError, ForbiddenError):  # another one wrote it; an old access list
             self._store.write(self._path, record, ANY)
         self._noted_at = self._clock()
-
-    def remove(self) -> None:
-        """Remove the record of a deleted flow. Raises UnavailableError."""
-        with suppress(ConflictError, ForbiddenError):
-            self._store.remove(self._path, ANY)
 
     def _before(self) -> Mapping[str, tuple[int, int]]:
         if self._unread is None:

@@ -58,7 +58,7 @@ class SiteFinder(FinderBase):
         self._gateways = Gateways(remote.site, store)
         self._link = LinkNotes(store, reader, remote)
         self._lease_id = ""
-        self._contacts = Contacts(remote.site, reader, store)
+        self._contacts = Contacts(reader, store)
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
@@ -151,7 +151,6 @@ class SiteFinder(FinderBase):
         for _ in range(END_TRIES):
             with suppress(FlumengError):
                 if self._lease_id and self._is_deleted():
-                    self._contacts.remove()
                     self._gateways.lease(self._request({}, self._lease_id, end=True))
                 break
             time.sleep(END_PAUSE_SECONDS)

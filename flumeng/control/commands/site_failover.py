@@ -95,7 +95,7 @@ def plan(store: Store, site: str, verb: Verb, now: float) -> Plan:
         raise UserError(f"there was no failover from site {site}: nothing leads back")
     reading = sorted(flow for flow, read in readers(store).items() if read == site)
     states = _states(store, [*reading, *record.standby])
-    answers = _answers(store, site, reading)
+    answers = _answers(store, reading)
     flows = [
         FlowChange(
             flow,
@@ -207,8 +207,8 @@ def _states(store: Store, flows: Sequence[str]) -> dict[str, str]:
     return {flow: ABSENT_FLOW if state == "deleted" else state for flow, state in states.items()}
 
 
-def _answers(store: Store, site: str, flows: Sequence[str]) -> dict[str, Versioned[Contact]]:
-    found = store.read_each([paths.contact(site, flow) for flow in flows])
+def _answers(store: Store, flows: Sequence[str]) -> dict[str, Versioned[Contact]]:
+    found = store.read_each([paths.contact(flow) for flow in flows])
     return {
         flow: answer
         for flow, answer in zip(flows, found, strict=True)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from flumeng.config import SpecError, parse_flow
 from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
-from flumeng.control.zookeeper.transaction import singly
+from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Write, tree
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.patterns import check_name
 from flumeng.platform.options.problems import nearest
@@ -134,11 +133,7 @@ def remove_site(operator: Operator, name: str) -> None:
     flows = sorted(flow for flow, site in readers(store).items() if site == name)
     if flows:
         raise ConflictError(f"site {name} is read by {', '.join(flows)}: delete these flows first")
-    contacts = (paths.contact(name, flow) for flow in store.children(paths.site(name)))
-    command = f"site remove {name}"
-    for part in singly(store.scale, (Remove(path, ANY) for path in contacts)):
-        operator.commit(part, command)
-    operator.commit([Remove(paths.site(name), found.version)], command)
+    operator.commit([Remove(paths.site(name), found.version)], f"site remove {name}")
 
 
 def require_site(store: Store, name: str) -> Versioned[Site]:

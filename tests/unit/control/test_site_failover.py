@@ -10,7 +10,7 @@ from flumeng.control.commands import site_failover
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.site_failover import Plan, Unread, Verb
-from flumeng.control.commands.sites import add_site, name_cluster, remove_site, sites
+from flumeng.control.commands.sites import add_site, name_cluster, sites
 from flumeng.control.zookeeper import ANY, Version, Write
 from flumeng.platform.errors import ConflictError, UserError
 from tests.testkit.cluster import new_cluster
@@ -45,7 +45,7 @@ def nyc() -> FakeStore:
 
 
 def answered(store: FakeStore, unread: dict[str, tuple[int, int]]) -> None:
-    store.write(paths.contact("fra", "copy"), Contact(unread=unread), ANY)
+    store.write(paths.contact("copy"), Contact(unread=unread), ANY)
 
 
 def run(store: FakeStore, verb: Verb, now: float = NOW) -> Plan:
@@ -167,11 +167,3 @@ def test_standby_flow_that_is_gone_is_shown(nyc: FakeStore) -> None:
 def test_unknown_flow_cannot_stand_by(nyc: FakeStore) -> None:
     with pytest.raises(UserError, match="nothing"):
         add_site(Operator(nyc, "ann", "", NOW), "fra", ["g1:9003"], "", standby=["nothing"])
-
-
-def test_removed_site_takes_its_contacts_along(nyc: FakeStore) -> None:
-    operator = Operator(nyc, "ann", "", NOW)
-    add_site(operator, "lon", ["g2:9003"], "")
-    nyc.write(paths.contact("lon", "old"), Contact(), ANY)
-    remove_site(operator, "lon")
-    assert nyc.children(paths.sites()) == ["fra"]
