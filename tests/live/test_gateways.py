@@ -744,7 +744,7 @@ def test_journal_full_of_what_is_read_gives_up_the_little_that_is_not(sites: Sit
 
     def relieved() -> bool:
         sites.gateways[0].relieve()
-        return acks_of(sites.fra, "web", "nyc:copy") == {J: 1000}
+        return acks_of(sites.fra, "web", "nyc:copy") == {J: 999}  # the last one shows the gap
 
     wait_for(relieved, "senders wait for ever")
 
@@ -858,7 +858,7 @@ def test_link_that_is_down_is_noted_with_the_gateways_that_were_tried(sites: Sit
     link = sites.nyc.read(paths.link("copy"))
     assert link is not None
     assert link.value.down_since > 0
-    tried = [f"{gateway.address}: connection refused" for gateway in sites.gateways]
+    tried = [f"{gateway.address}: Connection refused" for gateway in sites.gateways]
     assert all(text in link.value.why for text in tried), link.value.why
 
 

@@ -200,11 +200,12 @@ class GatewayServer(Service):
                         ticket.journal, ticket.start, ticket.end, aligned=ticket.aligned
                     )
                 for batch in batches:
-                    granted = self._granted(peer)
-                    if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
-                        raise DeniedError(_denial(peer, of[1]))
-                    for part in pieces(batch, lowest_rate(granted, ticket.choke)):
+                    for part in pieces(batch, lowest_rate(self._granted(peer), ticket.choke)):
+                        granted = self._granted(peer)
                         self._limits.take(site, part.nbytes, granted, ticket.choke, ended)
+                        granted = self._granted(peer)  # as it is after the wait
+                        if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
+                            raise DeniedError(_denial(peer, of[1]))
                         if ended.is_set():
                             raise UnavailableError("the gateway is stopping")
                         yield part
