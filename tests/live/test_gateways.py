@@ -56,6 +56,7 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.errors import DeniedError, HeldError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.serving import wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.journal.serving.proof import Proof
@@ -514,6 +515,18 @@ def test_subscriber_without_a_grant_reads_no_watched_journal(secured: Sites) -> 
         for read in (client.read, client.copy):
             with pytest.raises(DeniedError, match="does not let subscriber lon read the flow web"):
                 next(read(J, 0, 10))
+
+
+@pytest.mark.parametrize("role", ["collector", "admin", "gateway"])
+def test_gateway_serves_no_other_certificate_of_its_cluster(secured: Sites, role: Role) -> None:
+    """Who takes one of them gets no event through the port that other sites reach."""
+    assert secured.finder().find(Before()).offers.keys() == {PARTITION}
+    credentials = Keystore(secured.certificates.folder(role, name="eve"), role).load()
+    with JournalClient(secured.gateways[0].address, prove=lambda: Proof.of(credentials)) as client:
+        with pytest.raises(DeniedError, match="serves subscribers, not"):
+            next(client.read(J, 0, 10))
+        with pytest.raises(DeniedError, match="serves subscribers, not"):
+            client.ask(wire.FLOW_POSITIONS, b"{}", lambda answer: answer)
 
 
 def test_site_of_another_authority_is_refused_before_a_call(secured: Sites) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow.dataset as ds
 import pytest
@@ -23,6 +25,7 @@ from tests.live.units import Units
 from tests.testkit.store import RealZooKeeper
 from tests.testkit.waiting import wait_for
 
+T = TypeVar("T")
 WEB = """
 flow: web-logs
 sources: [generate: {events_per_second: 200}]
@@ -103,6 +106,12 @@ class Secured:
         self.zookeeper.kill()
 
 
+def later_of(look: Callable[[], T]) -> T:
+    """What is there in a few seconds."""
+    time.sleep(3)
+    return look()
+
+
 @pytest.fixture
 def sites(tmp_path: Path) -> Iterator[tuple[Secured, Secured]]:
     with ExitStack() as stack:
@@ -147,7 +156,9 @@ def test_read_another_site(sites: tuple[Secured, Secured], tmp_path: Path) -> No
         nyc.node("n1", "ingest", "collect")
         nyc.apply(READER.format(lake=lake))
         wait_for(
-            lambda: delivered(lake), lambda: f"{nyc.run('status')}{log.read_text()}", seconds=120
+            lambda: delivered(lake),
+            lambda: f"{nyc.run('status', may_fail=True)}{log.read_text()}",
+            seconds=240,
         )
         page.run("flumeng flow lag")
         for name, value in fra.environment.items():
@@ -158,18 +169,40 @@ def test_read_another_site(sites: tuple[Secured, Secured], tmp_path: Path) -> No
         ))  # fmt: skip
         denied = "does not let subscriber nyc read the flow secret"
         wait_for(lambda: denied in nyc.run("task", "list"), lambda: nyc.run("task", "list"))
-        shown = partial(nyc.run, "status", may_fail=True)
-        policy.write_text("subscribers: {nyc: [other]}")
-        denied = "does not let subscriber nyc read the flow web-logs"
-        wait_for(lambda: denied in shown(), lambda: f"{shown()}{log.read_text()}", seconds=60)
-        policy.write_text("subscribers: {nyc: [web-logs]}")
-        wait_for(lambda: denied not in shown(), lambda: f"{shown()}{log.read_text()}", seconds=60)
-        past = utc_now() - timedelta(days=10)
-        open_authority(fra.authority).fill(given, ["subscriber"], "nyc", (), days=9, now=past)
-        expired = "this subscriber's certificate for site fra expired at"
-        wait_for(lambda: expired in shown(), shown, seconds=60)
+        add = ("site", "add", "fra", f"127.0.0.1:{port + 3}", "--authority", given / "ca.pem")
+        rest_outside_of_a_window(nyc, add, lake)
+        lose_the_right(nyc, policy)
+        let_the_certificate_expire(fra, nyc, given)
     rows = ds.dataset(delivered(lake)).to_table(columns=["journal", "seq"]).to_pylist()
     found = {(row["journal"], row["seq"]) for row in rows}
     assert len(found) == len(rows) > 0
     assert {seq for _, seq in found} == set(range(len(rows)))
     assert all(journal.startswith("fra:web-logs.n1.") for journal, _ in found)
+
+
+def rest_outside_of_a_window(nyc: Secured, add: tuple[object, ...], lake: Path) -> None:
+    shown = partial(nyc.run, "status", may_fail=True)
+    later, waits = utc_now() + timedelta(hours=2), "running (outside its window)"
+    nyc.run(*add, "--at", f"{later:%H}:00-{later:%H}:30 UTC")
+    wait_for(lambda: waits in shown(), shown, seconds=60)
+    assert "it reads site fra at" in nyc.run("flow", "show", "fra-web")
+    wait_for(lambda: delivered(lake) == later_of(lambda: delivered(lake)), shown, seconds=60)
+    nyc.run(*add)
+    wait_for(lambda: waits not in shown(), shown, seconds=60)
+
+
+def lose_the_right(nyc: Secured, policy: Path) -> None:
+    shown = partial(nyc.run, "status", may_fail=True)
+    denied = "does not let subscriber nyc read the flow web-logs"
+    policy.write_text("subscribers: {nyc: [other]}")
+    wait_for(lambda: denied in shown(), shown, seconds=60)
+    policy.write_text("subscribers: {nyc: [web-logs]}")
+    wait_for(lambda: denied not in shown(), shown, seconds=60)
+
+
+def let_the_certificate_expire(fra: Secured, nyc: Secured, given: Path) -> None:
+    shown = partial(nyc.run, "status", may_fail=True)
+    past = utc_now() - timedelta(days=10)
+    open_authority(fra.authority).fill(given, ["subscriber"], "nyc", (), days=9, now=past)
+    expired = "this subscriber's certificate for site fra expired at"
+    wait_for(lambda: expired in shown(), shown, seconds=60)

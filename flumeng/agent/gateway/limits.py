@@ -19,7 +19,8 @@ PATIENCE_SECONDS = 5.0
 MOST_SECONDS = 20.0
 """The longest wait of a stream; far readers give up after 30 s without events."""
 LOOK_SECONDS = 1.0
-FLOWS_KEPT = 1000
+KEPT = 1000
+"""Sites and flows whose buckets are kept; with more all begin again."""
 
 
 @dataclass(eq=False)
@@ -125,12 +126,13 @@ class Limits:
 
     def _site(self, name: str) -> _Site:
         with self._lock:
+            if len(self._sites) >= KEPT and name not in self._sites:
+                self._sites.clear()
             return self._sites.setdefault(name, _Site(_Bucket(self._clock)))
 
     def _flow(self, site: str, reader: str) -> _Bucket:
-        """Return the bucket of a reading flow; with too many of them all begin again."""
         with self._lock:
-            if len(self._flows) >= FLOWS_KEPT:
+            if len(self._flows) >= KEPT and (site, reader) not in self._flows:
                 self._flows.clear()
             return self._flows.setdefault((site, reader), _Bucket(self._clock))
 

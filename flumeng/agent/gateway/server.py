@@ -111,6 +111,7 @@ class GatewayServer(Service):
             raise UserError(
                 f"there is no action {action!r} at a gateway, only {', '.join(answers)}"
             )
+        _require_subscriber(peer)
         peer.require(action)
         return iter([msgspec.json.encode(answers[action](peer, body))])
 
@@ -120,6 +121,7 @@ class GatewayServer(Service):
         request = wire.parse_ticket(ticket)
         if request.tapped:
             raise UserError("a gateway serves no taps")
+        _require_subscriber(peer)
         access.require_read(peer, request)
         schema = filtered_wire.CHUNK_SCHEMA if request.filters else wire.FRAMES_SCHEMA
         return schema, self._frames(peer, request)
@@ -216,10 +218,8 @@ class GatewayServer(Service):
             self._count(of, running=-1)
 
     def _granted(self, peer: Peer) -> Subscriber:
-        """Return the rights and limits of a caller now; all but subscribers may read all."""
-        if peer.identity is None or peer.identity.role != "subscriber":
-            return EVERYTHING
-        return self._policy.subscriber(peer.identity.name)
+        """Return the rights and limits of a caller now; in an open cluster it has all."""
+        return self._policy.subscriber(peer.identity.name) if peer.identity else EVERYTHING
 
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:
@@ -234,6 +234,12 @@ def pieces(frames: pa.RecordBatch, rate: int) -> Iterator[pa.RecordBatch]:
         at_once = max(1, int(at_once * rate * PIECE_SECONDS / frames.nbytes))
     for start in range(0, frames.num_rows, max(1, at_once)):
         yield frames.slice(start, at_once)
+
+
+def _require_subscriber(peer: Peer) -> None:
+    """Raise DeniedError for other certificates of the cluster: they are of no use beyond it."""
+    if peer.identity is not None and peer.identity.role != "subscriber":
+        raise DeniedError(f"a gateway serves subscribers, not {peer.identity}")
 
 
 def _denial(peer: Peer, flow: str) -> str:

@@ -36,6 +36,7 @@ LEASE = "lease"
 FLOW_FILTERS = "flow-filters"
 MAX_TICKET_BYTES = 16_384
 """Large, since a token contains its signer's certificates."""
+MOST_RATE = 2**40
 # Names of errors on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("tap-denied", TapDeniedError),
@@ -149,4 +150,8 @@ def parse_ticket(ticket: bytes) -> Ticket:
         raise UserError("a ticket's token and filters must be strings")
     if not isinstance(aligned, bool):
         raise UserError("a ticket's aligned must be true or false")
+    if not all(
+        0 <= rate <= MOST_RATE for rate in (choke.bytes_per_second, choke.link_bytes_per_second)
+    ):
+        raise UserError(f"a ticket's rates are 0 to {MOST_RATE} bytes/s")
     return Ticket(name, start, end, tapped, token, choke, filters, aligned)

@@ -17,6 +17,7 @@ from flumeng.agent.node.events import Assigned, Ended, Reported, Tick
 from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
+from flumeng.config import policy
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
@@ -66,6 +67,32 @@ def test_full_disk_does_not_stop_a_node(tmp_path: Path, caplog: pytest.LogCaptur
     kept = home.kept()
     assert kept is not None
     assert kept.assignment.tasks == (TASK,)
+
+
+def test_policy_file_that_cannot_be_used_is_a_problem_in_status(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "node.yaml"
+    store, home = new_cluster(), DataDirectory(tmp_path / "data")
+    file.write_text("subscribers: {nyc: [web]}")
+
+    def start(child: str) -> ScriptedChild:
+        return ScriptedChild(child, "n1", node.hear)
+
+    settings = Settings("n1", tmp_path, "", roles=(INGEST,), policy=file)
+    node = SteppedNode(settings, home, store, clock, start, allowed=policy.load(file))
+
+    def problem() -> str:
+        clock.now += LOOK_SECONDS
+        node.turn()
+        found = store.read(paths.status("n1"))
+        assert found is not None
+        return found.value.problems.get("policy file", "")
+
+    node.turn()
+    assert problem() == ""
+    file.write_text("subscribers: {nyc: web}")
+    assert "expected a list" in problem()
+    file.write_text("subscribers: {}")
+    assert problem() == ""
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the flow", "the cluster"])

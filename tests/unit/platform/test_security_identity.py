@@ -144,6 +144,18 @@ def test_expiry_is_reported_weeks_before(
     assert "servers refuse it" in told()["certificate of node"]
 
 
+def test_expiry_of_certificates_for_other_sites_is_reported(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = certificates.folder("node", days=40)
+    (folder / "sites").mkdir()
+    certificates.folder("subscriber", name="nyc", days=9).rename(folder / "sites" / "fra")
+    monkeypatch.setenv(DIRECTORY, str(folder))
+    (told,) = Expiry(lambda: 0.0, expiry.utc_now).problems().items()
+    assert told[0] == "certificate for site fra"
+    assert "expires in 9 days" in told[1]
+
+
 def test_a_new_certificate_ends_the_warning_within_ten_minutes(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
