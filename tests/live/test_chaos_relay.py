@@ -35,6 +35,8 @@ BATCH = 100
 ANSWER_SECONDS = 20.0
 THROTTLED_BYTES = 200_000.0
 STRIKES_AT_LEAST = 20
+SENDING_SECONDS = 150.0
+"""Pauses of the sender in all: it sends while things are killed."""
 FLAPS = 5
 NYC = ("node", "collector", "master", "zookeeper")
 FRA = (*NYC, "ingest", "gateway")
@@ -166,7 +168,7 @@ def acks(site: SiteCluster, flow: str, cursor: str = "main") -> Mapping[str, int
 @pytest.mark.long
 def test_each_accepted_event_is_in_the_other_sites_lake_once(chaos: Chaos) -> None:
     began = time.monotonic()
-    sender = Sender(chaos.fra.syslog_port, EVENTS, 0.0 if EVENTS > 100_000 else 0.2)
+    sender = Sender(chaos.fra.syslog_port, EVENTS, SENDING_SECONDS * BATCH / EVENTS)
     sender.start()
     wait_for(lambda: bool(chaos.nyc.copied()), "nothing arrives", seconds=300)
     chaos.run(lambda: not sender.is_alive() and chaos.done.total() >= STRIKES_AT_LEAST)
