@@ -53,8 +53,7 @@ class Addresses:
     _unreadable: set[str] = field(default_factory=set)
 
     def of(self, journals: Iterable[str]) -> dict[str, str]:
-        """Return host:port by journal; omits unknown journals, and those whose node or worker is not
-        live."""
+        """Return host:port by journal; omits unknown journals, and those without a live worker."""
         addresses: dict[str, str] = {}
         for name in journals:
             journal = self._journals.get(name)
