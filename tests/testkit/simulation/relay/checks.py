@@ -181,6 +181,9 @@ class Checks:
 
     def _on_partitions(self, record: Partitions) -> None:
         self._seen.update(map(_journal, record.partitions))
+        for name in map(_journal, record.held):
+            there = self._world.journals[name]
+            self._require(there.removed, f"{name} is reported as lost, and is there")
         if record.scope is None:
             return
         journals = self._world.journals

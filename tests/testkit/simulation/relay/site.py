@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from flumeng.control.zookeeper import Found, Versioned
+from flumeng.control.zookeeper import Found, Version, Versioned
 from tests.testkit.simulation.ensemble import Ensemble, Znode
 from tests.testkit.simulation.session import Session
 from zkschema.records import Record
@@ -38,8 +37,9 @@ class SiteSession(Session):
     ensemble: SiteEnsemble
 
     def _read(self, path: ZPath[R]) -> Found[R]:
-        found = super()._read(path)
         znode = self.ensemble.read(str(path), self.zxid)
-        if not isinstance(found, Versioned) or znode is None:
-            return found
-        return replace(found, written=self.ensemble.time_of(znode.changed))
+        if znode is None:
+            return None
+        written = self.ensemble.time_of(znode.changed)
+        version = Version(znode.version)
+        return Versioned(cast(R, znode.value), version, znode.session, znode.created, written)
