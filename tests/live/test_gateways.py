@@ -38,6 +38,7 @@ from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.master.removals import children_first
 from flumeng.control.queries import journal_causes
 from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.snapshot.leases import ENDED_SECONDS
 from flumeng.control.zookeeper import ANY, Remove, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
@@ -237,7 +238,7 @@ def test_deletion_of_the_reading_flow_ends_its_lease(sites: Sites) -> None:
     task.discover()
     delete_flow(operator, "copy")
     task.close()
-    wait_for(lambda: lease_of(sites).keep_seconds == 1.0, "the lease stays")
+    wait_for(lambda: lease_of(sites).keep_seconds == ENDED_SECONDS, "the lease stays")
     assert not sites.nyc.exists(paths.contact("fra", "copy"))
 
 
@@ -535,6 +536,9 @@ def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
         (True,) * 2
     ]
     assert ["80%" in cause for cause in causes(490)] == [True]
+    ended = replace(lease_of(sites), keep_seconds=ENDED_SECONDS)
+    sites.fra.write(paths.lease("web", "nyc:copy"), ended, ANY)
+    assert causes(490) == []
 
 
 def test_gateway_of_a_secured_cluster_may_hold_leases(

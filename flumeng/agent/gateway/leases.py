@@ -21,7 +21,6 @@ from zkschema.records import Ack, Lease
 
 log = logging.getLogger(__name__)
 
-ENDED_SECONDS = 1.0
 HELD_SHARE = 0.5
 """A full journal gives events up if only another site has not read this share of its events."""
 
@@ -85,7 +84,7 @@ class Leases:
     def _end(self, flow: str, name: str, held: Versioned[Lease] | None, holder: str) -> None:
         """Let the lease expire, so that masters remove it with its cursor."""
         if held is not None and held.value.holder == holder:
-            ended = replace(held.value, keep_seconds=ENDED_SECONDS)
+            ended = replace(held.value, keep_seconds=leases.ENDED_SECONDS)
             self._store.write(paths.lease(flow, name), ended, held.version)
             log.info("flow %s: the reader of %s was deleted, so its lease ends", flow, name)
 

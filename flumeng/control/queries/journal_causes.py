@@ -113,7 +113,7 @@ def of_leases(cache: ReadCache, now: float) -> Iterator[Cause]:
     cursors = [(flow, name) for flow, name in leases.names(cache) if ":" in name]
     found = cache.read_each([paths.lease(*cursor) for cursor in cursors])
     for (flow, name), lease in zip(cursors, found, strict=True):
-        if not isinstance(lease, Versioned):
+        if not isinstance(lease, Versioned) or lease.value.keep_seconds == leases.ENDED_SECONDS:
             continue
         silent = max(0.0, now - lease.written)
         share = silent / lease.value.keep_seconds
