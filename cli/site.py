@@ -79,7 +79,7 @@ def name_(_context: CliContext, operator: Operator, name: str) -> None:
     multiple=True,
     type=Name("flow"),
     metavar="FLOW",
-    help="A flow here that `site failover` starts; may be given again. Default: as before.",
+    help="A flow that `site failover` starts; may be given again. Default: as before.",
 )
 @with_operator
 def add(
@@ -158,8 +158,8 @@ def failover(
 ) -> None:
     """Take over from a site that is gone.
 
-    Pauses the flows here that read it, and starts its standby flows. Shows first which events were
-    not copied, and asks.
+    Shows which events were not copied, and asks. Then pauses the flows here that read it, and
+    starts its standby flows.
     """
     _carry_out(operator, name, "failover", dry_run=dry_run, yes=yes, as_json=as_json)
 
@@ -173,8 +173,8 @@ def failback(
 ) -> None:
     """Give a site that is back its work again.
 
-    Resumes the flows that the failover paused, from their acks, and stops the started ones, which
-    still deliver their accepted events. Shows first what is left to read, and asks.
+    Shows which events are left to read, and asks. Then resumes the flows that the failover paused,
+    and stops those that it started.
     """
     _carry_out(operator, name, "failback", dry_run=dry_run, yes=yes, as_json=as_json)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.zookeeper.kazoo_store import connect
-from tests.live.chaos import numbers
+from tests.live.chaos import descendants, numbers
 from tests.live.how_to import HowTo
 from tests.live.one_host import delivered
 from tests.live.test_relay import SiteCluster
@@ -74,12 +75,27 @@ class FailingCluster(SiteCluster):
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
     def stop_all(self) -> None:
+        nodes = [self.tops["node"].pid, self.tops["gateway node"].pid]
+        below = [pid for node in nodes for pid in descendants(node)]
         for kind in ("node", "gateway node", "master", "zookeeper"):
             self.kill(kind)
+        wait_for(lambda: not any(map(is_alive, below)), "children go on", seconds=60)
 
     def start_again(self) -> None:
         for kind in ("zookeeper", "master", "node", "gateway node"):
             self.start(kind)
+
+    @property
+    def state(self) -> list[Path]:
+        """What a backup of the site has."""
+        return [self.folder / "node", self.folder / "gateway", self.zookeeper.data]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2][:3]
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -153,3 +169,48 @@ def follow(page: HowTo, fra: FailingCluster, nyc: FailingCluster) -> None:
         )
         assert site.copied() + site.own() == everything
     assert fra.copied() == Counter(range(2 * CHUNK, 3 * CHUNK)), "fra has what came meanwhile"
+
+
+@pytest.mark.long
+def test_site_restored_from_an_old_copy_doubles_nothing(
+    sites: tuple[FailingCluster, FailingCluster], tmp_path: Path
+) -> None:
+    """ZooKeeper and journals of fra are of before the last events that nyc has read."""
+    fra, nyc = sites
+    fra.send(0, CHUNK)
+    wait_for(lambda: len(nyc.copied()) == CHUNK, lambda: nyc.command("status"), seconds=120)
+    fra.stop_all()
+    for number, folder in enumerate(fra.state):
+        shutil.copytree(folder, tmp_path / f"copy{number}")
+    fra.start_again()
+    wait_for(lambda: fra.listens(fra.syslog_port), "no source", seconds=60)
+    fra.send(CHUNK, CHUNK)
+    wait_for(lambda: len(nyc.copied()) == 2 * CHUNK, lambda: nyc.command("status"), seconds=120)
+
+    fra.stop_all()
+    for number, folder in enumerate(fra.state):
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / f"copy{number}", folder)
+    fra.start_again()
+    wait_for(lambda: fra.listens(fra.syslog_port), "no source", seconds=60)
+    fra.send(3 * CHUNK, 2 * CHUNK)
+    why = f"has other events from seq {CHUNK} on than before, but seq {2 * CHUNK} is acked"
+    wait_for(
+        lambda: why in nyc.command("task", "list"),
+        lambda: nyc.command("task", "list") + nyc.command("status"),
+        seconds=120,
+        pause_seconds=1.0,
+    )
+    before = Counter(range(2 * CHUNK))
+    assert nyc.copied() == before
+
+    nyc.command("flow", "pause", "copy")
+    (row,) = (row for row in nyc.ask("ack", "list", "copy")[1] if "@site" in row["partition"])
+    nyc.command("flow", "reset", "copy", "--to", f"{row['partition']}={CHUNK}", "--yes")
+    nyc.command("flow", "resume", "copy")
+    expected = before + Counter(range(3 * CHUNK, 5 * CHUNK))
+    wait_for(
+        lambda: nyc.copied() == expected,
+        lambda: f"{len(nyc.copied())}: {nyc.command('task', 'list')}",
+        seconds=120,
+    )

@@ -24,7 +24,6 @@ from zkschema.records import Ack, Gap, Lease
 log = logging.getLogger(__name__)
 
 FULL = "the journal was full, and its senders waited"
-ENDED_SECONDS = 1.0
 HELD_SHARE = 0.5
 """A full journal gives events up if flows here have read this share of what only another site has
 not read."""
@@ -82,7 +81,7 @@ class Leases:
     def _end(self, flow: str, name: str, held: Versioned[Lease] | None, holder: str) -> None:
         """Let the lease expire, so that masters remove it with its cursor."""
         if held is not None and held.value.holder == holder:
-            ended = replace(held.value, keep_seconds=ENDED_SECONDS)
+            ended = replace(held.value, keep_seconds=leases.ENDED_SECONDS)
             self._store.write(paths.lease(flow, name), ended, held.version)
             log.info("flow %s: the reader of %s was deleted, so its lease ends", flow, name)
 

@@ -14,6 +14,7 @@ from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.cursors import CursorRow
 from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import Versioned
 from zkschema import paths
 from zkschema.records import DISCOVER, Break, Link
@@ -232,6 +233,8 @@ def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
 def causes_of_leases(rows: Sequence[CursorRow]) -> Iterator[Cause]:
     """Yield causes of the leases of other sites, at each of SHARES of their time and room."""
     for row in rows:
+        if row.keep_seconds == leases.ENDED_SECONDS:
+            continue
         who = f"flow {row.reads_as} of site {row.site}"
         kept = "its unread events"
         if row.lag:
@@ -277,7 +280,7 @@ def causes_of_breaks(cache: ReadCache, flows: Iterable[str], now: float) -> Iter
                 )
             yield Cause(
                 what,
-                f"inform the operators of {site}; then `flumeng cursor acknowledge {flow} {cursor}`",
+                f"inform those at {site}; then `flumeng cursor acknowledge {flow} {cursor}`",
                 about=f"lease {flow}@{cursor}: gap {broke.id}",
             )
 

@@ -63,6 +63,7 @@ class ReplicatedJournal(DelegatedLog):
         *,
         closes: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        least_term: Callable[[], int] = term_by_time,
     ) -> None:
         self.id = journal.id
         self._needs_in_sync = 1
@@ -72,6 +73,7 @@ class ReplicatedJournal(DelegatedLog):
         self.listeners = journal.listeners
         self.closes = closes
         self._clock = clock
+        self._least_term = least_term
         self._done = False
         self._role: Follower | Primary = self._disk.as_replica
         self._membership: Membership | None = None
@@ -338,7 +340,7 @@ class ReplicatedJournal(DelegatedLog):
             self._lead(replica, membership, self._version)
         else:
             current = replace(membership, term=replica.term)
-            restarted = current.restarted(term_by_time())
+            restarted = current.restarted(self._least_term())
             self._transport.proposal(self.id, self._version, restarted)
 
     def _lead(self, replica: Follower, membership: Membership, version: int) -> None:
