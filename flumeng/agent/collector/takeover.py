@@ -70,9 +70,9 @@ class Takeover:
         ends. Return an obstacle to running here, if any. Raises FlumengErrors."""
         standby = self._standby
         if standby is None or standby[0] != assignment or standby[1].outdated:
-            self._standby = assignment, self._pipeline(assignment)
-            self._partitions.open(self._standby[1].spec)
-        pipeline = self._standby[1]
+            standby = self._standby = assignment, self._pipeline(assignment)
+            self._partitions.open(standby[1].spec)
+        pipeline = standby[1]
         self._around.jobs.warm_up(pipeline)
         names = sorted(assignment.partitions)
         acks = self._around.store.read_many([ack_path(assignment.flow, name) for name in names])

@@ -51,14 +51,14 @@ def main() -> int:
         allowed = policy.load(given.policy)
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
-        filters = FlowFilters(store, allowed, FilterProcesses(given.policy))
+        workers = FilterProcesses(given.policy)
         server = GatewayServer(
             given.host,
             given.port,
             store,
             watch,
             policy=allowed,
-            filters=filters,
+            filters=FlowFilters(store, allowed, workers),
             keystore=process.keystore(),
         )
     except UserError as problem:
@@ -75,6 +75,7 @@ def main() -> int:
         )
     parent.send({"type": "ready", "address": server.address})
     fail_fast.every(IDLE_SECONDS, watch.drop_idle, "idle")
+    fail_fast.every(IDLE_SECONDS, workers.end_unused, "unused")
     fail_fast.every(RELIEVE_SECONDS, lambda: _relieve(server), "leases")
     threading.Thread(target=_stay_alive, args=(parent, health), daemon=True).start()
     for message in parent.messages():
@@ -83,7 +84,7 @@ def main() -> int:
         elif message["type"] == "stop":
             break
     server.stop()
-    filters.close()
+    workers.close()
     store.close()
     return 0
 

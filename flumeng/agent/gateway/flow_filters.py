@@ -93,9 +93,6 @@ class FlowFilters:
         if end < ticket.end:  # the last events are marked as lost
             yield filtered_wire.chunk(b"", ticket.end)
 
-    def close(self) -> None:
-        self._processes.close()
-
     def _newest(self, flow: str) -> Kept:
         with self._lock:
             read_at, kept = self._current.get(flow, (float("-inf"), None))
