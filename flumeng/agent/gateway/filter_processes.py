@@ -22,9 +22,9 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.platform.processes import PYTHON
 from flumeng.platform.security.roles import DIRECTORY
 
-ANSWER_SECONDS = 60.0
-"""The longest that a process takes for a block, with its start."""
-PLACE_SECONDS = 20.0
+ANSWER_SECONDS = 20.0
+"""The longest that a process takes for a block, with its start: readers wait 30 s."""
+PLACE_SECONDS = 8.0
 """The longest that a request waits for a free process."""
 CORES_EACH = 2
 

@@ -195,4 +195,6 @@ def _unfit(part: Component[FilterOptions]) -> str:
 def _plain(node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return {key: _plain(value) for key, value in document.items(node).items()}
-    return [*map(_plain, node.value)] if isinstance(node, yaml.SequenceNode) else node.value
+    if isinstance(node, yaml.SequenceNode):
+        return [*map(_plain, node.value)]
+    return [node.tag, node.value]  # null and "null" differ
