@@ -161,7 +161,7 @@ def _check_remote_columns(store: Store, files: Sequence[FlowFile], *, as_json: b
     remotes = [
         file
         for file in files
-        if any(part.options.remote and part.options.remote.filters for part in file.spec.sources)
+        if any(part.options.remote and part.options.filtered_by for part in file.spec.sources)
     ]
     if not remotes:
         return

@@ -99,12 +99,7 @@ def check_behind(text: str, columns: Columns) -> None:
 
 
 def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
-    behind_others = any(
-        read.filters
-        for part in written.sources
-        for read in (part.options.upstream, part.options.remote)
-        if read is not None
-    )
+    behind_others = any(part.options.filtered_by for part in written.sources)
     if behind_others or not (written.filters or written.branches):
         return []
     from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot

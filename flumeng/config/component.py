@@ -154,6 +154,12 @@ class SourceOptions(Declared):
         return None
 
     @property
+    def filtered_by(self) -> str:
+        """The flow, here or at another site, whose filters the events have passed, or ""."""
+        read = (self.upstream, self.remote)
+        return next((flow.flow for flow in read if flow is not None and flow.filters), "")
+
+    @property
     def bounds(self) -> OffsetBounds | TimeBounds | None:
         """The options that bound a backfill; None when the source cannot be backfilled."""
         return None

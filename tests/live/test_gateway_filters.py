@@ -16,22 +16,24 @@ from flumeng.config import SpecError, check_flow
 from flumeng.config.policy import UNRESTRICTED
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.sites import remote_columns
+from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, Remove
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.journal.log.errors import DataLossError
+from flumeng.journal.log.errors import DataLossError, DeniedError
 from flumeng.journal.serving import filtered_wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import CorruptError, UserError
-from tests.live.test_gateways import BY, PARTITION, WEB, J, Sites
+from tests.live.test_gateways import BY, PARTITION, WEB, J, Sites, secured
 from tests.testkit.journal import numbered_events
 from tests.testkit.waiting import wait_for
 from zkschema import paths
 
+__all__ = ["secured"]
 COPY = "flow: copy\nsources: [{flow: {site: fra, name: web, after: filters}}]\nsinks: [noop]\n"
 FEW = """filters:
   - where: "seq >= 4"
@@ -244,6 +246,30 @@ def test_sites_passed_before_the_filters_cut_loops(sites: Sites) -> None:
     events = read(sites, 998, 1004)
     assert events["seq"].to_pylist() == [999, 1000, 1003]
     assert events["sites"].to_pylist() == ["fra", "lon,fra", "nyc2,fra"]
+
+
+def test_unused_filter_processes_end(sites: Sites) -> None:
+    filter_with(sites, FEW)
+    read(sites, 0, 10)
+    sites.processes.end_unused()
+    (process,) = sites.processes._idle
+    read(sites, 0, 10)
+    sites.processes.end_unused()
+    assert sites.processes._idle == [process]
+    sites.processes.end_unused()
+    assert sites.processes._idle == []
+    assert process._process.returncode is not None
+    assert read(sites, 0, 10).num_rows == 6
+
+
+def test_subscriber_needs_a_grant_for_filtered_events_too(secured: Sites) -> None:
+    filter_with(secured, FEW)
+    assert read(secured, 0, 10).num_rows == 6
+    with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow app"):
+        Gateways("fra", secured.nyc, answer_seconds=30.0).filters("app")
+    foreign = Range("fra:app.n1.0.0a1b2c3d@site", 0, 1)
+    with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow app"):
+        next(reader(secured).read(foreign, secured.addresses))
 
 
 def test_dead_filter_process_costs_a_retry(sites: Sites) -> None:

@@ -53,14 +53,14 @@ def main() -> int:
         allowed = PolicyFile(given.policy, at_start)
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["gateway"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
-        filters = FlowFilters(store, at_start, FilterProcesses(given.policy))
+        workers = FilterProcesses(given.policy)
         server = GatewayServer(
             given.host,
             given.port,
             store,
             watch,
             policy=allowed,
-            filters=filters,
+            filters=FlowFilters(store, at_start, workers),
             keystore=process.keystore(),
         )
     except UserError as problem:
@@ -77,6 +77,7 @@ def main() -> int:
         )
     parent.send({"type": "ready", "address": server.address})
     fail_fast.every(IDLE_SECONDS, watch.drop_idle, "idle")
+    fail_fast.every(IDLE_SECONDS, workers.end_unused, "unused")
     fail_fast.every(RELIEVE_SECONDS, lambda: _relieve(server), "leases")
     threading.Thread(target=_stay_alive, args=(parent, health), daemon=True).start()
     for message in parent.messages():
@@ -85,7 +86,7 @@ def main() -> int:
         elif message["type"] == "stop":
             break
     server.stop()
-    filters.close()
+    workers.close()
     store.close()
     return 0
 

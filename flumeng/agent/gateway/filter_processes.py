@@ -22,9 +22,9 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.platform.processes import PYTHON
 from flumeng.platform.security.roles import DIRECTORY
 
-ANSWER_SECONDS = 60.0
-"""The longest that a process takes for a block, with its start."""
-PLACE_SECONDS = 20.0
+ANSWER_SECONDS = 20.0
+"""The longest that a process takes for a block, with its start: readers wait 30 s."""
+PLACE_SECONDS = 8.0
 """The longest that a request waits for a free process."""
 CORES_EACH = 2
 
@@ -42,6 +42,8 @@ class FilterProcesses:
         self._places = threading.Semaphore(most or most_processes())
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
+        self._unused: list[_Process] = []
+        """Idle processes that have run nothing since the last ``end_unused``."""
         self._closed = False
 
     def schema(self, text: str) -> bytes:
@@ -54,6 +56,15 @@ class FilterProcesses:
         with pa.ipc.new_stream(sink, events.schema) as writer:
             writer.write_batch(events)
         return self._ask(Request(text, sink.getvalue().to_pybytes()))
+
+    def end_unused(self) -> None:
+        """End the processes that have run nothing since the last call. Called every minute."""
+        with self._lock:
+            unused = self._unused
+            self._idle = [process for process in self._idle if process not in unused]
+            self._unused = [*self._idle]
+        for process in unused:
+            process.end()
 
     def close(self) -> None:
         with self._lock:
@@ -68,6 +79,7 @@ class FilterProcesses:
         try:
             with self._lock:
                 process = self._idle.pop() if self._idle else None
+                self._unused = [each for each in self._unused if each is not process]
             process = process or _Process(self._policy)
             try:
                 answer = process.ask(request)
@@ -93,10 +105,14 @@ class _Process:
         command = [*PYTHON, MODULE, "--socket", str(theirs.fileno())]
         command += ["--policy", str(policy)] if policy else []
         environment = {name: text for name, text in os.environ.items() if name != DIRECTORY}
-        with theirs:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment
+                )
+        except OSError as error:
+            ours.close()
+            raise UnavailableError(f"the gateway cannot start a filter process: {error}") from error
         self._socket = Connection(ours.detach())
 
     def ask(self, request: Request) -> Answer:

@@ -93,9 +93,6 @@ class FlowFilters:
         if end < ticket.end:  # the last events are marked as lost
             yield filtered_wire.chunk(b"", ticket.end)
 
-    def close(self) -> None:
-        self._processes.close()
-
     def _newest(self, flow: str) -> Kept:
         with self._lock:
             read_at, kept = self._current.get(flow, (float("-inf"), None))
@@ -198,4 +195,6 @@ def _unfit(part: Component[FilterOptions]) -> str:
 def _plain(node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return {key: _plain(value) for key, value in document.items(node).items()}
-    return [*map(_plain, node.value)] if isinstance(node, yaml.SequenceNode) else node.value
+    if isinstance(node, yaml.SequenceNode):
+        return [*map(_plain, node.value)]
+    return [node.tag, node.value]  # null and "null" differ
