@@ -42,7 +42,7 @@ READS = {
     "flow:counters", "flow:dead:list", "flow:dead:show", "flow:explain", "flow:graph", "flow:lag",
     "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
     "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
-    "cursor:list", "queue:list", "queue:show",
+    "cursor:list", "cursor:show", "queue:list", "queue:show",
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
@@ -162,6 +162,11 @@ def read_by_a_notebook(store: FakeStore) -> None:
     store.write(paths.lease("web", "report"), lease, ABSENT)
 
 
+def with_a_gap(store: FakeStore) -> None:
+    broke = records.Break(id="b", reader="r", why="w", time=0.0, events=1)
+    store.write(paths.breaks("web"), records.Breaks(cursors={"nyc:copy": broke}), ABSENT)
+
+
 def with_a_bad_object(store: FakeStore) -> None:
     store.write(paths.queue("web"), records.Queue(epoch=1, id="5f2a90c1", next={"0": 9}), ABSENT)
     store.write(paths.queue_failures("web"), None, ABSENT)
@@ -213,7 +218,9 @@ CHANGES = {
     "task:restart": Change("web/collect.0"),
     "task:move": Change("web/collect.0 n2"),
     "ack:advance": Change("web.n1.0.aa"),
+    "cursor:end": Change("web report", read_by_a_notebook),
     "cursor:delete": Change("web report", read_by_a_notebook),
+    "cursor:acknowledge": Change("web nyc:copy", with_a_gap),
     "queue:retry": Change("web --all", with_a_bad_object),
     "queue:skip": Change("web 0.7", with_a_bad_object),
     "ack:drop": Change("web collect.0@u --yes", stuck),
