@@ -277,7 +277,7 @@ def causes_of_breaks(cache: ReadCache, flows: Iterable[str], now: float) -> Iter
                 )
             yield Cause(
                 what,
-                f"inform the operators of {site}, then `flumeng cursor acknowledge {flow} {cursor}`",
+                f"inform operators of {site}, then `flumeng cursor acknowledge {flow} {cursor}`",
                 about=f"lease {flow}@{cursor}: gap {broke.id}",
             )
 
