@@ -72,6 +72,7 @@ class SiteFinder(FinderBase):
             held={name: self._unread(name) for name in lost},
             notes=(f"the lease on {where} had ended: {why}",) if lease.ended else (),
             troubles=troubles,
+            soon=self._link.unsteady,
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
