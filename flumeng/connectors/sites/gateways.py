@@ -133,4 +133,4 @@ def _plain(why: str) -> str:
         )
     if "last error: " in why:  # of gRPC: the system's own words come last
         return f"{address}: {why.rpartition(': ')[2].lower()}"
-    return why.removeprefix("server ")
+    return why.removeprefix("server ").partition(": Flight returned")[0]

@@ -178,8 +178,8 @@ def _of_fault(site: str, state: str, why: str, rows: Sequence[LinkRow], now: flo
     if state == "flaps":
         downs = max(row.downs for row in rows)
         return Cause(
-            f"the link to site {site} flaps, for flow {flows}: it went down at least {downs} times in "
-            f"{span(FLAP_SECONDS)}" + (f", last: {why}" if why else ""),
+            f"the link to site {site} flaps, for flow {flows}: it went down at least {downs} times "
+            f"in {span(FLAP_SECONDS)}" + (f", last: {why}" if why else ""),
             f"look at the network between the sites, and at the logs of the gateways at {site}; "
             "nothing is lost meanwhile, and each break costs time",
             about=about,
