@@ -184,7 +184,8 @@ def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
     yield make_table(FLOW_HEADERS[1:], [_flow(flow, seen)[1:]])
     if lag.link is not None:
         yield Text(sentence(lag.link))
-    causes = [c for c in seen.status["causes"] if f"{name}/" in c["about"] or _names(c, name)]
+    site = lag.link.site if lag.link else ""
+    causes = [c for c in seen.status["causes"] if f"{name}/" in c["about"] or _names(c, name, site)]
     if causes:
         yield make_table(("PROBLEM", "ADVICE"), grouped(causes))
     worst = sorted(tasks, key=lambda task: task.state == "running")
@@ -204,8 +205,10 @@ def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
     yield Text(f"and {more} more: `flumeng flow lag {name}`\n" * bool(more) + HELP_OF_FLOW)
 
 
-def _names(cause: dict[str, str], flow: str) -> bool:
-    return cause["about"] == f"flow {flow}" or cause["about"].startswith(f"flow {flow}:")
+def _names(cause: dict[str, str], flow: str, site: str) -> bool:
+    """Whether the cause is about the flow, its leases, or its link to ``site``."""
+    starts = (f"flow {flow}:", f"link {flow}:", f"lease {flow}@", f"link to site {site}:")
+    return cause["about"] == f"flow {flow}" or cause["about"].startswith(starts)
 
 
 def _rate(value: float | None) -> str | None:

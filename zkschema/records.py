@@ -406,8 +406,8 @@ class Breaks(Record):
 class Link(Record):
     """What a flow's discovery task knows of the link to the ``site`` that it reads. Times are in
     seconds since the epoch by this site's clocks. ``renewed``: the lease's last renewal, written
-    now and then. ``down_since``: 0 while a gateway answers; ``why`` none does; ``downs``: when that
-    began, the last times. ``answer_seconds``: of a slow link, else 0. ``room``: the share of a
+    now and then. ``down_since``: 0 while a gateway answers; ``why`` none did last. ``downs``: when
+    that began, the last times. ``answer_seconds``: of a slow link, else 0. ``room``: the share of a
     journal's room that the ``events`` and ``bytes`` kept for this flow take. ``broke``: the last
     break, until an operator acknowledges its id (``acknowledged``)."""
 

@@ -63,6 +63,7 @@ from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.metrics import table
 from flumeng.platform.security import process
 from flumeng.platform.security.authority import Authority, new_authority
 from flumeng.platform.security.credentials import Keystore
@@ -846,9 +847,10 @@ def test_reader_learns_what_its_lease_holds(sites: Sites, monkeypatch: pytest.Mo
     link = sites.nyc.read(paths.link("copy"))
     assert link is not None
     assert (link.value.events, round(link.value.room, 2)) == (1000, 0.5)
-    readings = {r.metric.name: (r.value, r.labels) for r in sites.gateways[0].readings()}
-    names = ("flumeng_lease_events", "flumeng_lease_lost_events")
-    assert [readings[name] for name in names] == [(n, ("nyc", "copy", "web")) for n in (1000, 0)]
+    readings = list(sites.gateways[0].readings())
+    labels = ("nyc", "copy", "web")
+    assert table.LEASE_EVENTS.of(1000, *labels) in readings
+    assert table.LEASE_LOST.of(0, *labels) in readings
 
 
 def test_times_of_the_other_site_are_by_the_clocks_here(sites: Sites) -> None:

@@ -99,7 +99,7 @@ class SiteFinder(FinderBase):
             kept=frozenset(lost),
             held={name: self._unread(name) for name in lost},
             notes=(f"the lease on {where} had ended: {why}",) if lease.ended else (),
-            soon=bool(lacks),
+            soon=bool(lacks) or self._link.unsteady,
             lacks=(*lacks, *self._clocks(lease.time)),
             remember_seconds=self._remote.keep_seconds,
         )

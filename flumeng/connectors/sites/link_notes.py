@@ -21,6 +21,7 @@ from zkschema.records import Break, Gap, Link
 
 SLOW_SECONDS = 2.0
 """A link counts as slow from this mean time of answers on, until it is half as long."""
+UNSTEADY_SECONDS = 120.0
 KEPT_WEIGHT = 0.7
 KEPT_DOWNS = 20
 WHY_CHARACTERS = 600
@@ -49,6 +50,12 @@ class LinkNotes:
         """By how much the site's clocks are ahead of those here."""
         self._renewed_at = clock()
         self._last: Link | None = None
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether the link was down lately: then it is looked at more often, to see it flap."""
+        downs = self._last.downs if self._last else ()
+        return bool(downs) and 0 <= self._wall() - downs[-1] < UNSTEADY_SECONDS
 
     def renewed(self, renew: Callable[[], LeaseAnswer]) -> LeaseAnswer:
         """Renew the lease by ``renew``, whose errors go through, and note the answer."""
@@ -119,7 +126,6 @@ def answered(link: Link, answer: LeaseAnswer, mean_seconds: float, now: float) -
     after = replace(
         link,
         down_since=0.0,
-        why="",
         answer_seconds=(link.answer_seconds or round(mean_seconds, 1)) if slow else 0.0,
         broke=_broke(link, answer.broke, now),
     )

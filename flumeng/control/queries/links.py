@@ -179,8 +179,8 @@ def _of_fault(site: str, state: str, why: str, rows: Sequence[LinkRow], now: flo
     if state == "flaps":
         downs = max(row.downs for row in rows)
         return Cause(
-            f"the link to site {site} flaps, for flow {flows}: it went down {downs} times in "
-            f"{span(FLAP_SECONDS)}" + (f", last: {why}" if why else ""),
+            f"the link to site {site} flaps, for flow {flows}: it went down at least {downs} times "
+            f"in {span(FLAP_SECONDS)}" + (f", last: {why}" if why else ""),
             f"look at the network between the sites, and at the logs of the gateways at {site}; "
             "nothing is lost meanwhile, and each break costs time",
             about=about,
@@ -280,7 +280,7 @@ def causes_of_breaks(cache: ReadCache, flows: Iterable[str], now: float) -> Iter
                 )
             yield Cause(
                 what,
-                f"inform those at {site}; then `flumeng cursor acknowledge {flow} {cursor}`",
+                f"inform operators of {site}, then `flumeng cursor acknowledge {flow} {cursor}`",
                 about=f"lease {flow}@{cursor}: gap {broke.id}",
             )
 

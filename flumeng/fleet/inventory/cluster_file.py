@@ -54,7 +54,7 @@ class NodeOptions:
 
 
 @dataclass(frozen=True)
-class SiteOptions:
+class LinkedSite:
     """A site whose flows are read at others. At the site itself it is the cluster's own name, so
     the base may have all sites."""
 
@@ -93,7 +93,7 @@ class ClusterFile:
         check=check_node,
         example="{n1: {labels: {role: web}}}",
     )
-    sites: Mapping[str, SiteOptions] = option(
+    sites: Mapping[str, LinkedSite] = option(
         doc="Sites whose flows are read, by their names; `flumeng site list` shows them.",
         factory=dict,
         check=check_name,
@@ -151,7 +151,7 @@ def read(text: str) -> ClusterResources:
     )
 
 
-def _site_text(name: str, options: SiteOptions) -> str:
+def _site_text(name: str, options: LinkedSite) -> str:
     """Return the value of the site; "" without gateways, as at the site itself."""
     if not options.gateways and not options.authority:
         return ""

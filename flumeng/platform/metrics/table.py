@@ -416,10 +416,10 @@ LEASE_TIME = _lease_gauge(
 )
 LEASE_ROOM = _lease_gauge(
     "flumeng_lease_room_used_ratio",
-    "The largest share of a journal's `max_bytes` that events take which the reader has not read.",
+    "The largest share of a journal's `max_bytes` that unread events take; at 1 they are given up.",
 )
 LEASE_EVENTS = _lease_gauge("flumeng_lease_events", "Events that the reader has not read.")
-LEASE_BYTES = _lease_gauge("flumeng_lease_bytes", "Bytes of these events, by their mean size.")
+LEASE_BYTES = _lease_gauge("flumeng_lease_bytes", "Bytes of these events.")
 LEASE_LOST = _lease_gauge(
     "flumeng_lease_lost_events",
     "Events given up before the reader had read them, until `flumeng cursor acknowledge`.",

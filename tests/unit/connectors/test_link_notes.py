@@ -44,7 +44,7 @@ def test_failure_is_noted_once_and_ends_with_the_next_answer() -> None:
     assert failed(down, "no gateway answers", 106.0) == down
     assert failed(down, "other", 107.0) == replace(down, why="other")
     again = answered(down, UP, 0.1, 108.0)
-    assert (again.down_since, again.why, again.downs) == (0.0, "", (105.0,))
+    assert (again.down_since, again.why, again.downs) == (0.0, "no gateway answers", (105.0,))
 
 
 def test_slow_answers_are_noted_until_they_are_half_as_slow() -> None:
@@ -72,6 +72,7 @@ def test_notes_are_written_with_metrics() -> None:
     with pytest.raises(UnavailableError), notes.noted():
         raise UnavailableError("away")
     assert values(notes) == (0, 1, 0)
+    assert notes.unsteady
     broken = Broken("b", "why", 50.0, 60)
     notes.renewed(lambda: replace_answer(broke=broken, now=700.0))
     assert values(notes) == (1, 1, 60)
