@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
+from flumeng.agent.gateway.local_journals import LocalJournals
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
 from flumeng.config import policy
@@ -50,7 +51,13 @@ def main() -> int:
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
         server = GatewayServer(
-            given.host, given.port, store, watch, policy=allowed, keystore=process.keystore()
+            given.host,
+            given.port,
+            store,
+            watch,
+            policy=allowed,
+            keystore=process.keystore(),
+            local=LocalJournals(store, given.node, given.data),
         )
     except UserError as problem:
         print(problem, file=sys.stderr)

@@ -12,9 +12,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from flumeng.agent.gateway.congestion import prefer_bbr
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
+from flumeng.agent.gateway.local_journals import LocalJournals
 from flumeng.config.policy import Policy
+from flumeng.connectors.api.ranged import Reach
 from flumeng.control.commands.cursors import require_readable
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
@@ -25,11 +28,12 @@ from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.gateway_wire import LeaseRequest, PositionsRequest, parse
 from flumeng.journal.serving.service import Service
 from flumeng.journal.serving.taps import Places
+from flumeng.journal.serving.windows import aligned, batch_of, end_of
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.table import Reading
-from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.credentials import Credentials, Keystore
 from zkschema import paths
 
 READ_SECONDS = 60.0
@@ -57,8 +61,10 @@ class GatewayServer(Service):
         *,
         policy: Policy,
         keystore: Keystore | None = None,
+        local: LocalJournals | None = None,
     ) -> None:
         self._store = store
+        self._local = local
         self._watch = watch
         self._leases = Leases(store)
         self._sent: Counter[tuple[str, str]] = Counter()
@@ -68,6 +74,11 @@ class GatewayServer(Service):
         self._waiting = Places(WAITS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         super().__init__(host, port, keystore, policy.granted)
+
+    def _open(self, port: int, own: Credentials | None) -> Any:
+        server = super()._open(port, own)
+        prefer_bbr(server.port)
+        return server
 
     def readings(self) -> Iterator[Reading]:
         """Yield the gateway's metrics. Thread-safe."""
@@ -142,12 +153,12 @@ class GatewayServer(Service):
         return cluster.value.site
 
     def _frames(self, peer: Peer, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
-        address = self._watch.address(ticket.journal)
-        if address is None:
+        reach = self._watch.reach(ticket.journal)
+        if reach is None:
             flow = flow_of(ticket.journal)
             self._watch.positions(self._require(peer, flow), flow)  # begins to watch it
-            address = self._watch.address(ticket.journal)
-        if address is None:
+            reach = self._watch.reach(ticket.journal)
+        if reach is None:
             raise NotServedError(f"the server of journal {ticket.journal} does not answer")
         call = object()
         if not self._reading.take(call, peer.key):
@@ -157,18 +168,27 @@ class GatewayServer(Service):
         of = (peer.identity.name if peer.identity else "", flow_of(ticket.journal))
         self._count(of, running=1)
         try:
-            with _client(address) as client:
-                for batch in client.copy(
-                    ticket.journal, ticket.start, ticket.end, aligned=ticket.aligned
-                ):
-                    if self.ended.is_set():
-                        raise UnavailableError("the gateway is stopping")
-                    yield batch
-                    self._reading.moved(call)
-                    self._count(of, sent=batch.nbytes)
+            for batch in self._batches(ticket, reach):
+                if self.ended.is_set():
+                    raise UnavailableError("the gateway is stopping")
+                yield batch
+                self._reading.moved(call)
+                self._count(of, sent=batch.nbytes)
         finally:
             self._reading.leave(call)
             self._count(of, running=-1)
+
+    def _batches(self, ticket: wire.Ticket, reach: Reach) -> Iterator[pa.RecordBatch]:
+        """Yield the frames: from the journal's files if they are here, else from its server."""
+        journal, seq, begins = ticket.journal, ticket.start, ticket.aligned
+        if self._local is not None:
+            windows = self._local.windows(journal, reach, seq, ticket.end)
+            for window in aligned(windows, journal, seq) if begins else windows:
+                yield batch_of(window)
+                seq, begins = end_of(window, journal), True
+        if seq < ticket.end:
+            with _client(reach.address) as client:
+                yield from client.copy(journal, seq, ticket.end, aligned=begins)
 
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:

@@ -68,8 +68,8 @@ def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A request for the events [start, end) of a journal; a ``token`` admits an executor. The answer
-    to an ``aligned`` one has only frames that begin in the range; old servers add the one before."""
+    """A request for the events [start, end) of a journal; a ``token`` admits an executor. An
+    ``aligned`` one gets only frames that begin in the range; old servers add the one before."""
 
     journal: str
     start: int
