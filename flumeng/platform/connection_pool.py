@@ -21,7 +21,7 @@ KEEP_SECONDS = 60.0
 
 
 class ConnectionPool(Generic[K, C]):
-    """Up to ``each`` idle clients for each of the SERVERS last used servers. ``keep`` closes others,
+    """Up to ``each`` idle clients for each of the SERVERS last used servers. ``keep`` closes others
     and clients of servers unused for KEEP_SECONDS. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, each: int = EACH) -> None:

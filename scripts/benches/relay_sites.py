@@ -42,6 +42,7 @@ COPY = """
 flow: copy
 sources: [{{flow: {{site: fra, name: web, discovery_seconds: 1}}}}]
 delivery: exactly-once
+batch: {{seconds: 0.2}}
 sinks: [{{files: {{path: "{lake}", format: parquet}}}}]
 """
 LINE_BYTES = 1000

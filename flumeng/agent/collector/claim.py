@@ -54,6 +54,8 @@ from zkschema.records import Intent
 log = logging.getLogger(__name__)
 
 BATCHES_AT_ONCE = 2
+REMOTE_BATCHES_AT_ONCE = 3
+"""Of another site's flow: while one ends, others fill the line."""
 LOOK_SECONDS = 5.0
 
 
@@ -105,7 +107,9 @@ class ClaimedTask:
             or pipeline.intent == "before"
             or multiline is not None
         )
-        self._batches_at_once = 1 if alone else BATCHES_AT_ONCE
+        remote = any(part.options.remote for part in pipeline.spec.partitioned)
+        many = REMOTE_BATCHES_AT_ONCE if remote else BATCHES_AT_ONCE
+        self._batches_at_once = 1 if alone else many
         self._last_end = 0.0
         self._caught_up = False
         self._ends: dict[str, int] = {}

@@ -8,7 +8,7 @@ from functools import partial
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch, Pipeline, Work
-from flumeng.agent.collector.claim import BATCHES_AT_ONCE, ClaimedTask
+from flumeng.agent.collector.claim import REMOTE_BATCHES_AT_ONCE, ClaimedTask
 from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.slot import Request
@@ -122,7 +122,7 @@ class SlotClient:
             self._apart or self.slow,
             batch.scale,
         )
-        self._works = [*self._works[1 - BATCHES_AT_ONCE :], work]
+        self._works = [*self._works[1 - REMOTE_BATCHES_AT_ONCE :], work]
         return work
 
     def _on_done(self, batch: Batch, outcome: Outcome) -> None:

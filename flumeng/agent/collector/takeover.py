@@ -104,8 +104,11 @@ class Takeover:
                 f"`flumeng ack drop {assignment.flow} {assignment.task}`"
             ) from error
         limits = pipeline.spec.batch
-        if (self.size.cap, self.size.most_bytes) != (limits.events, limits.bytes):
-            self.size = BatchSize(limits.events, most_bytes=limits.bytes)
+        remote = any(part.options.remote for part in pipeline.spec.partitioned)
+        seconds = BatchSize.REMOTE_SECONDS if remote else BatchSize.TARGET_SECONDS
+        size = BatchSize(limits.events, limits.bytes, seconds)
+        if self.size.limits != size.limits:
+            self.size = size
         self._partitions.open(pipeline.spec)
         task = ClaimedTask(
             built,

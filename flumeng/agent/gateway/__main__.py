@@ -15,6 +15,7 @@ from pathlib import Path
 from flumeng.agent.gateway.filter_processes import FilterProcesses
 from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
+from flumeng.agent.gateway.local_journals import LocalJournals
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
 from flumeng.config import policy
@@ -62,6 +63,7 @@ def main() -> int:
             policy=allowed,
             filters=FlowFilters(store, at_start, workers),
             keystore=process.keystore(),
+            local=LocalJournals(store, given.node, given.data),
         )
     except UserError as problem:
         print(problem, file=sys.stderr)

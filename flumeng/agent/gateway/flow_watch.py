@@ -70,10 +70,9 @@ class FlowWatch:
             with watched.changed:
                 watched.changed.wait(min(until - now, LISTED_SECONDS))
 
-    def address(self, journal: str) -> str | None:
-        """Return the server of a watched journal, if it answers."""
-        reach = self._watcher.of([journal]).get(journal)
-        return reach.address if reach else None
+    def reach(self, journal: str) -> Reach | None:
+        """Return the readable part of a watched journal, if its server answers."""
+        return self._watcher.of([journal]).get(journal)
 
     def drop_idle(self) -> None:
         """End the watches of flows that nobody has requested for ``IDLE_SECONDS``."""

@@ -13,13 +13,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from flumeng.agent.gateway.congestion import prefer_bbr
 from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.lease_use import LeaseUse
 from flumeng.agent.gateway.leases import Leases, cursor_name
 from flumeng.agent.gateway.limits import Limits, lowest_rate
+from flumeng.agent.gateway.local_journals import LocalJournals
 from flumeng.config.policy import Policy, Subscriber
 from flumeng.config.policy_file import PolicyFile
+from flumeng.connectors.api.ranged import Reach
 from flumeng.control.commands.cursors import require_readable
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
@@ -35,11 +38,12 @@ from flumeng.journal.serving.gateway_wire import (
 )
 from flumeng.journal.serving.service import Service
 from flumeng.journal.serving.taps import Places
+from flumeng.journal.serving.windows import aligned, batch_of, end_of
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.table import Reading
-from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.credentials import Credentials, Keystore
 from zkschema import paths
 
 READ_SECONDS = 60.0
@@ -70,8 +74,10 @@ class GatewayServer(Service):
         policy: Policy | PolicyFile,
         filters: FlowFilters,
         keystore: Keystore | None = None,
+        local: LocalJournals | None = None,
     ) -> None:
         self._store = store
+        self._local = local
         self._watch = watch
         self._leases = Leases(store)
         self._use = LeaseUse(store)
@@ -85,6 +91,11 @@ class GatewayServer(Service):
         self._waiting = Places(WAITS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         super().__init__(host, port, keystore, policy.granted)
+
+    def _open(self, port: int, own: Credentials | None) -> Any:
+        server = super()._open(port, own)
+        prefer_bbr(server.port)
+        return server
 
     def readings(self) -> Iterator[Reading]:
         """Yield the gateway's metrics. Thread-safe."""
@@ -178,12 +189,12 @@ class GatewayServer(Service):
         return cluster.value.site
 
     def _frames(self, peer: Peer, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
-        address = self._watch.address(ticket.journal)
-        if address is None:
+        reach = self._watch.reach(ticket.journal)
+        if reach is None:
             flow = flow_of(ticket.journal)
             self._watch.positions(self._require(peer, flow), flow)  # begins to watch it
-            address = self._watch.address(ticket.journal)
-        if address is None:
+            reach = self._watch.reach(ticket.journal)
+        if reach is None:
             raise NotServedError(f"the server of journal {ticket.journal} does not answer")
         call = object()
         if not self._reading.take(call, peer.key):
@@ -194,14 +205,8 @@ class GatewayServer(Service):
         site, ended = of[0] or ticket.choke.site, self.ended
         self._count(of, running=1)
         try:
-            with self._limits.stream(site, self._granted(peer), ended), _client(address) as client:
-                if ticket.filters:
-                    batches = self._filters.chunks(client, ticket)
-                else:
-                    batches = client.copy(
-                        ticket.journal, ticket.start, ticket.end, aligned=ticket.aligned
-                    )
-                for batch in batches:
+            with self._limits.stream(site, self._granted(peer), ended):
+                for batch in self._batches(ticket, reach):
                     for part in pieces(batch, lowest_rate(self._granted(peer), ticket.choke)):
                         granted = self._granted(peer)
                         self._limits.take(site, part.nbytes, granted, ticket.choke, ended)
@@ -220,6 +225,23 @@ class GatewayServer(Service):
     def _granted(self, peer: Peer) -> Subscriber:
         """Return the rights and limits of a caller now; in an open cluster it has all."""
         return self._policy.subscriber(peer.identity.name) if peer.identity else EVERYTHING
+
+    def _batches(self, ticket: wire.Ticket, reach: Reach) -> Iterator[pa.RecordBatch]:
+        """Yield the frames, from the journal's files if these are here, else from its server; or
+        the events behind filters."""
+        if ticket.filters:
+            with _client(reach.address) as client:
+                yield from self._filters.chunks(client, ticket)
+            return
+        journal, seq, begins = ticket.journal, ticket.start, ticket.aligned
+        if self._local is not None:
+            windows = self._local.windows(journal, reach, seq, ticket.end)
+            for window in aligned(windows, journal, seq) if begins else windows:
+                yield batch_of(window)
+                seq, begins = end_of(window, journal), True
+        if seq < ticket.end:
+            with _client(reach.address) as client:
+                yield from client.copy(journal, seq, ticket.end, aligned=begins)
 
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:

@@ -8,6 +8,7 @@ A piece begins where a frame begins, so that no frame crosses the link twice. A 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +30,9 @@ READ_SECONDS = 30.0
 CONNECTIONS = 8
 PIECES = 12
 """Pieces of a range that are fetched or wait to be read."""
-PIECE_BYTES = 4 << 20
+PIECE_SECONDS = 0.6
+"""Some round trips. A longer piece would delay the end of a range, when few are left."""
+LEAST_PIECE_BYTES, PIECE_BYTES = 256 << 10, 4 << 20
 FIRST_EVENTS = 2000
 """Events of a piece while the size of the journal's events is unknown."""
 OPTIONS = (
@@ -40,8 +43,8 @@ OPTIONS = (
 """A connection for each client, which never waits for its window within a piece."""
 
 _idle: ConnectionPool[tuple[str, Proof | None], JournalClient] = ConnectionPool(each=CONNECTIONS)
-_event_bytes: dict[str, float] = {}
-"""The size of a journal's events in its last piece."""
+_events: dict[str, int] = {}
+"""By journal, the number of events for the next piece."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,11 @@ def frames(place: Place, journal: str, start: int, end: int) -> Iterator[pa.Buff
     try:
         while fetched or seq < end:
             while seq < end and len(fetched) < PIECES:
-                until = min(end, seq + _events(journal))
+                until = min(end, seq + _events.get(journal, FIRST_EVENTS))
                 piece = wire.Ticket(journal, seq, until, aligned=seq > start)
                 fetched.append(_threads.submit(place, piece, number))
                 seq, number = until, number + 1
-                if journal not in _event_bytes:
+                if journal not in _events:
                     break
             yield from fetched.popleft().result()
     finally:
@@ -90,15 +93,11 @@ def frames(place: Place, journal: str, start: int, end: int) -> Iterator[pa.Buff
             future.cancel()
 
 
-def _events(journal: str) -> int:
-    each = _event_bytes.get(journal)
-    return FIRST_EVENTS if each is None else max(1, int(PIECE_BYTES / each))
-
-
 def _fetch(place: Place, piece: wire.Ticket, number: int) -> list[pa.Buffer]:
     gateways = place.gateways
     found: list[pa.Buffer] = []
     seq, aligned, failures = piece.start, piece.aligned, 0
+    asked = time.monotonic()
     while seq < piece.end:
         began = seq
         try:
@@ -115,25 +114,23 @@ def _fetch(place: Place, piece: wire.Ticket, number: int) -> list[pa.Buffer]:
             failures = failures + 1 if seq == began else 1
             if failures >= len(gateways) and seq == began:
                 raise
-    events = sum(_count(frame, piece.journal) for frame in found)
-    if events:
-        _event_bytes[piece.journal] = sum(frame.size for frame in found) / events
+    if found:
+        size = sum(frame.size for frame in found)
+        wanted = size * PIECE_SECONDS / max(time.monotonic() - asked, 1e-3)
+        each = size / max(1, seq - piece.start)
+        _events[piece.journal] = max(1, int(clamp(wanted) / each))
     return found
 
 
-def _header(frame: pa.Buffer, journal: str) -> FrameHeader:
-    try:
-        return FrameHeader.unpack(frame, 0, identity(journal))
-    except BadFrameError as error:
-        raise CorruptError(f"journal {journal}: {error}") from error
+def clamp(wanted: float) -> float:
+    return min(max(wanted, LEAST_PIECE_BYTES), PIECE_BYTES)
 
 
 def _end(frame: pa.Buffer, journal: str) -> int:
-    return _header(frame, journal).end
-
-
-def _count(frame: pa.Buffer, journal: str) -> int:
-    return _header(frame, journal).count
+    try:
+        return FrameHeader.unpack(frame, 0, identity(journal)).end
+    except BadFrameError as error:
+        raise CorruptError(f"journal {journal}: {error}") from error
 
 
 @contextmanager

@@ -135,6 +135,10 @@ class Index:
             self._offsets.append(offset)  # before the seq, by which readers find it
             self._seqs.append(seq)
 
+    @property
+    def last_offset(self) -> int | None:
+        return self._offsets[-1] if self._offsets else None
+
     def find(self, seq: int, default: int) -> int:
         """Return the offset of the last indexed frame that begins by ``seq``, else ``default``."""
         at = bisect.bisect_left(self._seqs, seq + 1) - 1
@@ -174,6 +178,15 @@ class Segment:
         self.last_offset = self.length
         self.last_crc = header.crc
         self.length += header.length
+
+    def follow(self, length: int, end: int) -> None:
+        """Set the length of a file that another process writes, and index its frames below seq
+        ``end``, which are durable. Not thread-safe."""
+        self.length = length
+        index = self._index or Index()
+        with self._open() as fd:
+            self._extend(index, fd, end)
+        self._index = index
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
         """Yield windows of the frames of [start, end) in order; ``end`` must be written. Raises
@@ -250,15 +263,20 @@ class Segment:
     def _build_index(self, fd: int) -> Index:
         """Index a segment that an earlier process wrote, up to a damaged header."""
         index = Index()
-        offset = self.first
+        self._extend(index, fd)
+        return index
+
+    def _extend(self, index: Index, fd: int, end: int | None = None) -> None:
+        offset = self.first if index.last_offset is None else index.last_offset
         while offset < self.length:
             try:
                 header = read_frame_header(fd, offset, self._journal, self.path)
             except CorruptError:
                 break
+            if end is not None and header.end > end:
+                break
             index.add(header.first_seq, offset)
             offset += header.length
-        return index
 
     @contextmanager
     def _open(self) -> Iterator[int]:

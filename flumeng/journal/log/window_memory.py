@@ -12,7 +12,7 @@ import threading
 
 FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
 """Shared memory, or a fault for each page, take twice the time."""
-KEPT_BYTES = 16 << 20
+KEPT_BYTES = 32 << 20
 ROUNDED_BYTES = 256 << 10
 
 

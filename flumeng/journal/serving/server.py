@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -19,7 +18,6 @@ import pyarrow as pa
 from flumeng.journal.log import reading
 from flumeng.journal.log.contract import Log, Position
 from flumeng.journal.log.errors import DeniedError, NotServedError
-from flumeng.journal.log.frame import FrameHeader, identity
 from flumeng.journal.log.progress_history import ProgressSample
 from flumeng.journal.log.segment import Window
 from flumeng.journal.serving import wire
@@ -29,6 +27,7 @@ from flumeng.journal.serving.replica_wire import REPLICA
 from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service
 from flumeng.journal.serving.taps import Places, Taps
 from flumeng.journal.serving.watch import Watch, WatchRequest, parse_request
+from flumeng.journal.serving.windows import aligned, batch_of
 from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.security.credentials import Keystore
@@ -130,7 +129,7 @@ class JournalServer(Service):
         if ticket.tapped:
             return self._taps.windows(journal, ticket.start, ticket.end)
         windows = self._counted(peer, journal.read_frames(ticket.start, ticket.end))
-        return _aligned(windows, journal.id, ticket.start) if ticket.aligned else windows
+        return aligned(windows, journal.id, ticket.start) if ticket.aligned else windows
 
     def _watch(self, peer: Peer, context: Any, request: WatchRequest) -> Iterator[bytes]:
         unseen = [name for name in request.journals if not peer.sees(name)]
@@ -179,30 +178,11 @@ class JournalServer(Service):
             self._reading.leave(windows)
 
 
-def _aligned(windows: Iterator[Window], journal: str, start: int) -> Iterator[Window]:
-    """Drop the frame that begins below ``start``, which only the first window can have."""
-    owner, first = identity(journal), True
-    for window in windows:
-        if first and FrameHeader.unpack(window.buffer, window.offsets[0], owner).first_seq < start:
-            offsets = window.offsets[1:]
-            if len(offsets) > 1:
-                yield Window(window.buffer, offsets, window.encrypted)
-        else:
-            yield window
-        first = False
-
-
 def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.RecordBatch]:
-    """Yield one record batch per window, without copying the window's buffer."""
     for window in windows:
         if ended.is_set():
             raise UnavailableError("the journal server is stopping")
-        # Not pa.array: that imports pandas, 50 MB in every ingest worker.
-        offsets = pa.py_buffer(array("i", window.offsets))
-        frames = pa.Array.from_buffers(
-            pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
-        )
-        yield pa.RecordBatch.from_arrays([frames], schema=wire.FRAMES_SCHEMA)
+        yield batch_of(window)
 
 
 def _account(journal: Log, acked: int, past: ProgressSample | None, *, reads: bool) -> Account:

@@ -91,8 +91,8 @@ NO_CHOKE = Choke()
 class Ticket:
     """A request for the events [start, end) of a journal; a ``token`` admits an executor. Only
     gateways heed a ``choke``. With ``filters``, the events behind these filters of the flow, in
-    chunks of ``filtered_wire``. The answer to an ``aligned`` one has only frames that begin in the
-    range; old servers add the one before."""
+    chunks of ``filtered_wire``. An ``aligned`` one gets only frames that begin in the range; old
+    servers add the one before."""
 
     journal: str
     start: int
