@@ -94,14 +94,14 @@ def frames(place: Place, journal: str, start: int, end: int) -> Iterator[pa.Buff
 
 
 def _fetch(place: Place, piece: wire.Ticket, number: int) -> list[pa.Buffer]:
-    gateways = place.gateways
+    gateways, first = place.gateways, 0 if place.choke.limited else number
     found: list[pa.Buffer] = []
     seq, aligned, failures = piece.start, piece.aligned, 0
     asked = time.monotonic()
     while seq < piece.end:
         began = seq
         try:
-            with client(gateways[(number + failures) % len(gateways)], place.proof) as connected:
+            with client(gateways[(first + failures) % len(gateways)], place.proof) as connected:
                 for frame in connected.frames(
                     piece.journal, seq, piece.end, aligned=aligned, choke=place.choke
                 ):

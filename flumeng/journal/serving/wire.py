@@ -83,6 +83,11 @@ class Choke:
     link_bytes_per_second: int = 0
     priority: int = 0
 
+    @property
+    def limited(self) -> bool:
+        """Whether one gateway has to see all streams, to keep to a rate."""
+        return bool(self.bytes_per_second or self.link_bytes_per_second)
+
 
 NO_CHOKE = Choke()
 
