@@ -491,7 +491,7 @@ def test_revoked_flow_ends_a_running_read_and_is_refused(
     path, clock = tmp_path / "node.yaml", Clock()
     path.write_text("subscribers: {nyc: {flows: [web], bytes_per_second: 1MB}}")
     file = PolicyFile(path, policy.load(path), clock)
-    monkeypatch.setattr(fetching, "_event_bytes", {})  # a first piece of few events
+    monkeypatch.setattr(fetching, "_events", {})  # a first piece of few events
     with secured_sites(tmp_path, monkeypatch, file) as sites:
         sites.append(300_000)
         reading = sites.reader().read(Range(PARTITION, 0, 301_000), sites.addresses)
