@@ -700,14 +700,17 @@ def test_input_rests_outside_of_the_windows_of_flow_and_site(sites: Sites) -> No
     night = "22:00-06:00 Europe/Berlin"
     of = SiteInput(sites.nyc, lambda: moment)
     own = of.positions(lambda: None)
-    own.open(parse_flow(COPY.replace("name: web", f"name: web, at: '{night}'")))
+    limited = f"name: web, at: '{night}', bytes_per_second: 100KB"
+    own.open(parse_flow(COPY.replace("name: web", limited)))
     other = of.positions(lambda: None)
     other.open(parse_flow(COPY))
     wait_for(lambda: PARTITION in other.of([PARTITION]), "the end is known at any time")
     assert (own.rests(), other.rests()) == (True, False)
+    assert (own.rate(), other.rate()) == (100_000, 0)
     addresses = [gateway.address for gateway in sites.gateways]
-    add_site(Operator(sites.nyc, *BY), "fra", addresses, "", at=night)
+    add_site(Operator(sites.nyc, *BY), "fra", addresses, "", at=night, bytes_per_second=90_000)
     wait_for(other.rests, "the site's window is read within seconds")
+    assert other.rate() == 90_000
     moment += timedelta(hours=1)
     assert (own.rests(), other.rests()) == (False, False)
     for positions in (own, other):

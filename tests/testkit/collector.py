@@ -14,12 +14,12 @@ from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.ranges import Scale
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import (
+    Paced,
     Parts,
     Positions,
     Progress,
     Range,
     Reach,
-    Resting,
     Standstill,
 )
 from flumeng.connectors.api.sink import TaskRevision, Written
@@ -82,7 +82,8 @@ class Restless:
     def __init__(self, positions: Positions, wake: Callable[[], None]) -> None:
         self._positions = positions
         self._wake = wake
-        self.rests = positions.rests if isinstance(positions, Resting) else lambda: False
+        self.rests = positions.rests if isinstance(positions, Paced) else lambda: False
+        self.rate = positions.rate if isinstance(positions, Paced) else lambda: 0
         self.open = positions.open
         self.of = positions.of
         self.refresh = positions.refresh

@@ -22,10 +22,10 @@ from flumeng.connectors.api.ranged import (
     Gone,
     Kind,
     LeavingOut,
+    Paced,
     Parts,
     Positions,
     Reach,
-    Resting,
     Standstill,
     UnreadableError,
 )
@@ -126,7 +126,11 @@ class Partitions:
 
     def rest(self) -> bool:
         """Return whether the input is not to be read at this time of the day."""
-        return isinstance(self._positions, Resting) and self._positions.rests()
+        return isinstance(self._positions, Paced) and self._positions.rests()
+
+    def rate(self) -> int:
+        """Return the input's limit in bytes per second; 0: none."""
+        return self._positions.rate() if isinstance(self._positions, Paced) else 0
 
     def follow(self, leader_epochs: Mapping[str, int | None]) -> None:
         """Set the leader epochs as of the starts, for this claim; the task updates the mapping."""

@@ -129,7 +129,8 @@ class BatchSize:
     Follows the measured rate, at most by a factor of two a batch. A batch that was not full counts
     only if it was large and slow. Small batches may take longer: they share jobs. A batch too wide
     for its sink sets a ceiling, which rises slowly. ``most_bytes`` limits a batch by the largest
-    recent mean size of events.
+    recent mean size of events. A batch of an input with a limited ``rate``, in bytes per second,
+    takes about ``PACED_SECONDS`` at most: a unit that waits for long counts as hung.
     """
 
     TARGET_SECONDS = 1.5
@@ -140,6 +141,7 @@ class BatchSize:
     """A batch this small never makes more files than one commit can hold."""
     SMALL = 20_000
     SMALL_SECONDS = 10.0
+    PACED_SECONDS = 4.0
     CEILING_GROWTH = 1.05
     GUESSED_BYTES = 1024.0
     LIGHTER = 0.9
@@ -151,6 +153,7 @@ class BatchSize:
         self.cap = cap
         self.target_seconds = target_seconds
         self.most_bytes = most_bytes
+        self.rate = 0
         self._event_bytes: float | None = None
         self._ceiling = float(cap)
         self._set(self.FIRST)
@@ -164,8 +167,15 @@ class BatchSize:
             return
         self._ceiling = min(self._ceiling * self.CEILING_GROWTH, self.cap)
         rate = events / max(seconds, 1e-3)
-        ideal = max(rate * self.target_seconds, min(rate * self.SMALL_SECONDS, self.SMALL))
+        small_seconds = self.PACED_SECONDS if self.rate else self.SMALL_SECONDS
+        ideal = max(rate * self.target_seconds, min(rate * small_seconds, self.SMALL))
         self._set(min(max(ideal, self.events / 2), self.events * 2))
+
+    def pace(self, rate: int) -> None:
+        """Follow the rate limit of the input; 0: none."""
+        if rate != self.rate:
+            self.rate = rate
+            self._set(self.events)
 
     def weighed(self, event_bytes: float) -> None:
         self._event_bytes = max(event_bytes, (self._event_bytes or 0.0) * self.LIGHTER)
@@ -179,9 +189,11 @@ class BatchSize:
         self._set(self._ceiling)
 
     def _set(self, events: float) -> None:
-        cap = float(self.cap)
+        cap, event_bytes = float(self.cap), self._event_bytes or self.GUESSED_BYTES
         if self.most_bytes is not None:
-            cap = min(cap, max(1.0, self.most_bytes / (self._event_bytes or self.GUESSED_BYTES)))
+            cap = min(cap, max(1.0, self.most_bytes / event_bytes))
+        if self.rate:
+            cap = min(cap, max(self.LEAST, self.rate * self.PACED_SECONDS / event_bytes))
         self.events = int(min(max(self.LEAST, events), self._ceiling, cap))
 
 

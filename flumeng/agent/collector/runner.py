@@ -209,6 +209,7 @@ class Runner:
         if claim.handoff != self._handoff:
             claim.handoff = self._handoff
             task.hand_off()
+        self._takeover.size.pace(self._partitions.rate())
         backlog = task.backlog(eager=draining)
         self._around.measures.lags.see(claim.assignment.key, task.places)
         if task.handed_off:

@@ -187,8 +187,11 @@ class FindingCuts(Protocol):
 
 
 @runtime_checkable
-class Resting(Protocol):
-    """Positions of an input that is not read at some times of the day."""
+class Paced(Protocol):
+    """Positions of an input that is read at a limited rate, or not at some times of the day."""
+
+    def rate(self) -> int:
+        """Return the limit in bytes per second; 0: none. Never waits."""
 
     def rests(self) -> bool:
         """Return whether no batch may begin now. Never waits; the task looks again every second."""

@@ -16,11 +16,11 @@ from flumeng.connectors.api.ranged import (
     FindingCuts,
     Gone,
     LeavingOut,
+    Paced,
     Parts,
     Positions,
     Range,
     Reach,
-    Resting,
     Split,
     Standstill,
 )
@@ -118,7 +118,12 @@ class RoutedPositions:
     def rests(self) -> bool:
         """Return whether all inputs rest; a flow that still reads former sources does not."""
         opened = self._opened.values()
-        return bool(opened) and all(isinstance(it, Resting) and it.rests() for it in opened)
+        return bool(opened) and all(isinstance(it, Paced) and it.rests() for it in opened)
+
+    def rate(self) -> int:
+        """Return the lowest limit of the inputs."""
+        paced = (it.rate() for it in self._opened.values() if isinstance(it, Paced))
+        return min(filter(None, paced), default=0)
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
         positions = self._opened[input_of(partition)]

@@ -4,7 +4,7 @@ poll."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
 from flumeng.journal.serving.wire import Choke
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.options.windows import parse_hours
+from zkschema.records import Site
 
 REPEAT_SECONDS = 0.02
 FILTERS_SECONDS = 30.0
@@ -117,18 +118,18 @@ def _unfiltered(gateways: Gateways, flow: str, remote: RemoteFlow) -> SiteReader
 
 
 class SitePositions(WatchedPositions):
-    """Also ``Resting``, outside of the windows of the flow and of its site."""
+    """Also ``Paced``, by the limits of the flow and of its site."""
 
     def __init__(self, of: SiteInput, probes: Probes, wake: Callable[[], None]) -> None:
         super().__init__(probes, wake)
         self._input = of
-        self._at = ""
+        self._remote: RemoteFlow | None = None
         self._reports_gaps = False
 
     def open(self, spec: FlowSpec) -> None:
         self.close()
         remote = remote_of(spec)
-        self._at = remote.at if remote else ""
+        self._remote = remote
         self._spec = spec
         self._reports_gaps = spec.dead_letters is not None
         self._watcher = (
@@ -136,9 +137,18 @@ class SitePositions(WatchedPositions):
         )
 
     def rests(self) -> bool:
-        windows = [self._at, self._watcher.at if isinstance(self._watcher, SiteWatcher) else ""]
         now = self._input.now()
+        windows = (limits.at for limits in self._limits())
         return not all(parse_hours(text).is_open(now) for text in windows if text)
+
+    def rate(self) -> int:
+        return min(filter(None, (it.bytes_per_second for it in self._limits())), default=0)
+
+    def _limits(self) -> Iterator[RemoteFlow | Site]:
+        if self._remote is not None:
+            yield self._remote
+        if isinstance(self._watcher, SiteWatcher) and self._watcher.site is not None:
+            yield self._watcher.site
 
     def _try(self, piece: Range, address: str) -> None:
         self._reader = self._input.reader(self._spec)
@@ -192,15 +202,15 @@ class SiteWatcher(EndWatcher[Reach]):
         self._gateways = gateways
         self._remote = remote
         self._reports_gaps = reports_gaps
-        self.at = ""
-        """The window of the site's record, as last read."""
+        self.site: Site | None = None
+        """The site's record, as last read."""
         self.filters = ""
         self._asked: frozenset[str] = frozenset()
         self._seen = ""
 
     def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
         seen, self._seen = self._seen if partitions == self._asked else "", ""
-        self.at = self._gateways.site_record().at
+        self.site = self._gateways.site_record()
         found = self._gateways.positions(
             self._remote.flow, seen, WAIT_SECONDS if seen else 0.0, filtered=self._remote.filters
         )

@@ -65,9 +65,13 @@ class World(StillPositions):
     jobs: Jobs = field(default_factory=lambda: Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail))
     opened: list[FlowSpec] = field(default_factory=list)
     resting: bool = False
+    limit: int = 0
 
     def rests(self) -> bool:
         return self.resting
+
+    def rate(self) -> int:
+        return self.limit
 
     def open(self, spec: FlowSpec) -> None:
         self.opened.append(spec)

@@ -74,6 +74,18 @@ def test_no_batch_begins_while_the_input_rests(world: World) -> None:
     assert world.ack() == 50
 
 
+def test_batches_of_a_limited_input_take_few_seconds(world: World) -> None:
+    """Events count as 1 KiB before the first are seen; a batch of 100 would take 25 s."""
+    pipeline = ScriptedPipeline(replace(spec(), batch=replace(spec().batch, events=10_000)))
+    world.safe[JOURNAL], world.limit = 10_000, 100 * 1024
+    world.run(pipeline)
+    wait_for(lambda: world.ack() == 10_000)
+    assert max(ranges[0].events for ranges in pipeline.batches) <= 100 * BatchSize.PACED_SECONDS
+    world.safe[JOURNAL], world.limit = 20_000, 0
+    wait_for(lambda: world.ack() == 20_000)
+    assert max(ranges[0].events for ranges in pipeline.batches) > 400
+
+
 @pytest.mark.slow
 def test_counts_of_committed_batches_are_kept_by_task(world: World) -> None:
     """A claim under another epoch counts from zero; one that begins again after a failure goes

@@ -79,9 +79,13 @@ class FakeInput(StillPositions):
     asked: list[Collection[str]] = field(default_factory=list)
     refreshed: list[Collection[str]] = field(default_factory=list)
     resting: bool = False
+    limit: int = 0
 
     def rests(self) -> bool:
         return self.resting
+
+    def rate(self) -> int:
+        return self.limit
 
     def positions(self, wake: Callable[[], None]) -> FakeInput:
         del wake
@@ -286,3 +290,6 @@ def test_flow_rests_when_all_its_inputs_do(
     assert not positions.rests()
     broker.resting = True
     assert positions.rests()
+    assert positions.rate() == 0
+    journals.limit, broker.limit = 300, 200
+    assert positions.rate() == 200
