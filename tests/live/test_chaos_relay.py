@@ -1,7 +1,8 @@
 """The promise between sites: whatever is killed or cut, each event that the source has accepted is
 in the other site's lake exactly once, also over takeovers of replicated journals at the source.
 
-``FLUMENG_RELAY_EVENTS`` events are sent at least, and the killing goes on until then. ``FLUMENG_CHAOS_SEED`` says how.
+``FLUMENG_RELAY_EVENTS`` events are sent at least, and the killing goes on until then.
+``FLUMENG_CHAOS_SEED`` says how.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ sinks: [noop]
 
 
 class Sender(threading.Thread):
-    """Sends each number once, ``events`` of them at least, until ``enough``. ``answered``: accepted;
-    of ``unknown`` ones the answer is lost."""
+    """Sends each number once: at least ``events``, and until ``enough``. ``answered``: accepted; of
+    ``unknown`` ones the answer is lost."""
 
     def __init__(self, port: int, events: int, pause_seconds: float) -> None:
         super().__init__(name="sender", daemon=True)
