@@ -102,7 +102,7 @@ class GatewayServer(Service):
 
     def _positions(self, peer: Peer, body: bytes) -> object:
         request = parse(PositionsRequest, body)
-        here = self._require(peer, request.flow)
+        here = _require_source(request.source, self._require(peer, request.flow))
         call = object()
         waits = self._waiting.take(call, peer.key)
         try:
@@ -113,7 +113,7 @@ class GatewayServer(Service):
 
     def _lease(self, peer: Peer, body: bytes) -> object:
         request = parse(LeaseRequest, body)
-        here = self._require(peer, request.flow)
+        here = _require_source(request.source, self._require(peer, request.flow))
         caller = peer.identity.name if peer.identity else request.site
         if caller != request.site:
             raise DeniedError(f"your certificate is for the site {caller}, not {request.site}")
@@ -172,6 +172,13 @@ class GatewayServer(Service):
         with self._counting:
             self._sent[of] += sent
             self._running += running
+
+
+def _require_source(source: str, here: str) -> str:
+    """Return this site's name. Raises UserError when the request is for another site."""
+    if source not in ("", here):
+        raise UserError(f"this gateway is of site {here}, not {source}: correct its address")
+    return here
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class Gateways:
         self._proof: Proof | None = None
 
     def positions(self, flow: str, seen: str = "", wait_seconds: float = 0.0) -> FlowPositions:
-        request = PositionsRequest(flow, self.here(), seen, wait_seconds)
+        request = PositionsRequest(flow, self.here(), seen, wait_seconds, self._site)
         return self._ask(wire.FLOW_POSITIONS, request, FlowPositions)
 
     def lease(self, request: LeaseRequest) -> LeaseAnswer:
