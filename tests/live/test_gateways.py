@@ -440,6 +440,13 @@ def test_unusable_site_has_its_sentence(
         sites.finder().find(Before())
 
 
+def test_gateway_of_a_wrong_site_makes_no_lease(sites: Sites) -> None:
+    name_cluster(Operator(sites.fra, *BY), "lon")
+    with pytest.raises(UserError, match="is of site lon, not fra"):
+        sites.finder().find(Before())
+    assert sites.fra.children(paths.leases()) == []
+
+
 def test_unknown_flow_has_its_sentence(sites: Sites) -> None:
     finder = SiteFinder(RemoteFlow("fra", "nothing", 600.0), sites.nyc, "copy")
     with pytest.raises(UserError, match="nothing"):
