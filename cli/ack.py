@@ -1,4 +1,4 @@
-"""``flumeng ack``, ``flumeng cursor`` and ``flumeng flow reset``."""
+"""``flumeng ack`` and ``flumeng flow reset``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cli.lazy import CommandGroup
 from cli.options import json_option, revision_option, timeout_option
 from cli.output import count, show_json, show_rows, show_table, warn
 from flumeng.control.commands import acks, unfinished_writes
-from flumeng.control.commands.lookup import expect_current, require_flow
+from flumeng.control.commands.lookup import expect_current
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import journals as journal_rows
-from flumeng.control.queries import offset_lookup, timestamps
-from flumeng.control.queries.acks import acks_of, cursors, positions
+from flumeng.control.queries import offset_lookup
+from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.queries.offset_lookup import Resolved
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError
@@ -315,51 +315,3 @@ def _total(changes: Sequence[acks.Reset]) -> str:
         f"{count(skipped, 'event')} skipped and {repeated} repeated in "
         f"{count(len(changes), 'partition')}"
     )
-
-
-@click.group(cls=CommandGroup)
-def cursor() -> None:
-    """List other readers of flows; delete cursors of readers that are not flows."""
-
-
-@cursor.command(name="list")
-@click.argument("flow", required=False, type=Name("flow"), metavar="[FLOW]")
-@json_option
-@with_store
-def list_cursors(context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
-    """List the cursors of other readers of all flows, or of one.
-
-    Journals keep events that a cursor has not read; LAG counts them. The cursor of a flow keeps
-    them as long as that flow exists, that of another reader UNTIL a time, which the reader extends.
-    """
-    if flow is not None:
-        require_flow(store, flow)
-    where = positions(store, context.ask)
-    show_rows(
-        [row for row in cursors(store, where) if flow in (None, row.flow)],
-        ("FLOW", "CURSOR", "READER", "UNTIL", "JOURNALS", "LAG", "PROBLEM"),
-        lambda row: (
-            row.flow,
-            row.cursor,
-            row.reader,
-            None if row.until is None else timestamps.utc(row.until),
-            row.journals,
-            row.lag,
-            row.problem,
-        ),
-        as_json=as_json,
-    )
-
-
-@cursor.command(name="delete")
-@click.argument("flow", type=Name("flow"), metavar="FLOW")
-@click.argument("name", metavar="CURSOR")
-@with_operator
-def delete_(_context: CliContext, operator: Operator, flow: str, name: str) -> None:
-    """Delete the cursor of a reader that is not a flow: journals drop events that only it had not
-    read.
-
-    A running reader fails at its next step. The cursor of a flow is deleted with that flow.
-    """
-    acks.delete_cursor(operator, flow, name)
-    click.echo(f"cursor {name} of flow {flow} is deleted: no events are kept for it any more")

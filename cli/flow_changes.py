@@ -13,7 +13,7 @@ from cli import options
 from cli.context import CliContext, flow_argument, with_store
 from cli.output import show_json, warn
 from cli.task_output import show_preview
-from flumeng.config import parse_written
+from flumeng.config import SpecError, parse_written
 from flumeng.config.flow_files import FlowFile, FlowFilesError, flow_files_of, read_flows
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.config.guarantees import promise
@@ -134,6 +134,7 @@ def apply(
         texts = {file.spec.flow: file.text for file in flow_files}
         flows = {file.path: file.spec.flow for file in flow_files}
         with context.store(hosts) as store:
+            _check_remote_columns(store, flow_files, as_json=as_json)
             if check_targets:
                 _let_nodes_check_targets(context, store, flow_files, as_json=as_json)
             if dry_run:
@@ -153,6 +154,26 @@ def apply(
         raise
     if as_json:
         show_json([_outcome(path, flows.get(path), applied) for path in files])
+
+
+def _check_remote_columns(store: Store, files: Sequence[FlowFile], *, as_json: bool) -> None:
+    """Check the flows that are read after the filters of other sites."""
+    remotes = [
+        file
+        for file in files
+        if any(part.options.remote and part.options.filtered_by for part in file.spec.sources)
+    ]
+    if not remotes:
+        return
+    from flumeng.connectors.sites import remote_columns  # noqa: PLC0415  loads pyarrow
+
+    for file in remotes:
+        try:
+            problem = remote_columns.check(store, file.text)
+        except SpecError as error:
+            raise FlowFilesError([(file.path, each) for each in error.problems]) from error
+        if problem and not as_json:
+            warn(problem)
 
 
 def _let_nodes_check_targets(

@@ -12,6 +12,7 @@ from flumeng.control.commands.settings import chokes, set_choke
 from flumeng.control.queries.counters import CounterRow
 from flumeng.control.queries.counters import counters as counter_rows
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
+from flumeng.control.queries.links import sentence
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.quantities import size
@@ -108,6 +109,8 @@ def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         show_json(lag_now)
         return
     click.echo(_headline(lag_now))
+    if lag_now.link is not None:
+        click.echo(sentence(lag_now.link))
     _show(lag_now)
     for part in lag_now.parts:
         click.echo(f"\nisolated part: {_headline(part)}")
@@ -145,6 +148,8 @@ def _headline(shown: LagOfFlow) -> str:
         sentences.append(f"{len(shown.unknown)} unknown")
     if shown.events and shown.seconds is not None:
         sentences.append(f"the oldest for {shown.seconds:.0f} s")
+    if shown.events and shown.trend:
+        sentences.append(f"the lag is {shown.trend}")
     if shown.acked_per_second is not None:
         sentences.append(f"{shown.acked_per_second:.0f} events/s")
     if shown.events and shown.caught_up_seconds is not None:

@@ -104,25 +104,21 @@ def stop(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> N
 
 
 def _paused(kept: Receiving) -> str:
-    if not kept.others:
+    if not kept.origin:
         return "collecting stops now, its sources still write to the journals"
-    if kept.flow:
-        return f"collecting stops now, new events wait in the journals of flow {kept.flow}"
     if not kept.journals:
-        return "collecting stops now, new events wait in Kafka"
-    return "collecting stops now, new events wait in the journals or in Kafka"
+        return f"collecting stops now, new events wait in {kept.origin}"
+    return f"collecting stops now, new events wait in the journals or in {kept.origin}"
 
 
 def _stopped(kept: Receiving) -> str:
-    if not kept.others:
+    if not kept.origin:
         return "its sources stop now, its journals are fully collected"
-    if kept.flow:
-        return f"collecting stops now, remaining events wait in the journals of flow {kept.flow}"
     if not kept.journals:
-        return "collecting stops now, remaining events wait in Kafka"
+        return f"collecting stops now, remaining events wait in {kept.origin}"
     return (
-        "its sources stop now, its journals are fully collected, and remaining events in Kafka "
-        "wait there"
+        f"its sources stop now, its journals are fully collected, and remaining events wait in "
+        f"{kept.origin}"
     )
 
 

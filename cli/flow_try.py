@@ -74,11 +74,11 @@ def try_(
         (file,) = read_flows([flow_file])
         from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
         from flumeng.agent.dryrun.received_lines import ReceivedLines  # noqa: PLC0415  loads pyarrow
-        from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+        from flumeng.agent.dryrun.users_code import calls_users_code  # noqa: PLC0415  too
+        from flumeng.platform import arrow_pandas  # noqa: PLC0415  too
 
         users_code = calls_users_code(file.spec)
-        if not users_code:
-            leave_out_pandas()
+        arrow_pandas.leave_out()
         received = ReceivedLines(
             file.spec, source, host=host, attrs=given(attrs, "an attribute"), ts=moment(time)
         )
@@ -269,12 +269,12 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
         from flumeng.agent.dryrun.cases import read_cases  # noqa: PLC0415  loads the spec
         from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
         from flumeng.agent.dryrun.outcomes import junit, run_cases  # noqa: PLC0415  loads pyarrow
-        from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+        from flumeng.agent.dryrun.users_code import calls_users_code  # noqa: PLC0415  too
+        from flumeng.platform import arrow_pandas  # noqa: PLC0415  too
 
         read = read_cases(files)
         users_code = any(calls_users_code(cases.spec) for cases in read)
-        if not users_code:
-            leave_out_pandas()
+        arrow_pandas.leave_out()
     spark = LocalSpark(partial(click.echo, err=True), users_code=users_code)
     outcomes: list[Outcome] = []
     with quiet_end(spark):

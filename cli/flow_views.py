@@ -16,10 +16,11 @@ from cli.sites import Clusters, with_clusters
 from cli.task_output import TASK_HEADERS, show_counts, show_ended, task_cells
 from flumeng.config import parse_written
 from flumeng.config.flow_files import read_flows
-from flumeng.control.queries import conditions, flow_graph, history, overview, timestamps
+from flumeng.control.queries import conditions, flow_graph, history, links, overview, timestamps
 from flumeng.control.queries.acks import progress
 from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import ScalingRow
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
@@ -88,6 +89,8 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         click.echo(f"- {detail.health.cause}")
     if detail.health.advice:
         click.echo(f"  {detail.health.advice}")
+    for link in links.links(ReadCache.of(store), [name], context.clock()):
+        click.echo(links.sentence(link))
     click.echo(
         f"revision {detail.revision} by {detail.author}, {timestamps.utc(detail.time)} UTC{reason}"
     )

@@ -21,7 +21,7 @@ COMMANDS = {
     "task": Lazy("cli.task:task", "List tasks with their states; restart and move them."),
     "queue": Lazy("cli.queue:queue", "List waiting and failed objects; retry or skip failed ones."),
     "ack": Lazy("cli.ack:ack", "Show how far each flow has delivered."),
-    "cursor": Lazy("cli.ack:cursor", "List other readers of flows; delete cursors of Spark jobs."),
+    "cursor": Lazy("cli.cursor:cursor", "Readers of flows that are not flows here, and leases."),
     "journal": Lazy(
         "cli.journal:journal", "List journals and their replicas; verify and repair them."
     ),

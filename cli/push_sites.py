@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -68,6 +69,7 @@ def status(context: CliContext, inventory: Inventory, as_json: bool) -> None:
         waves = {name: wave.name for wave in inventory.waves for name in wave.sites}
         _show_sites(rows, waves)
         _show_flows(rows)
+        _show_links(rows)
     if any(row.error or row.unproven or row.behind or row.health == DEGRADED for row in rows):
         raise SystemExit(1)
 
@@ -117,6 +119,41 @@ def _show_flows(rows: Sequence[SiteStatus]) -> None:
     click.echo(
         f"{count(len(names), 'flow')} in {count(len(sites), 'site')}; all others are in sync"
     )
+
+
+def _show_links(rows: Sequence[SiteStatus]) -> None:
+    """Show which site reads which, if any does; with many sites only links that are not up."""
+    read = sorted({there for row in rows for there in row.links})
+    if not read:
+        return
+    if len(read) <= WIDE_SITES:
+        show_table(
+            ("READS FROM", *read),
+            (
+                (row.site, *(_link_cell(row.links.get(there, {})) for there in read))
+                for row in rows
+                if row.links
+            ),
+        )
+        return
+    odd = [
+        (row.site, there, flow, state)
+        for row in rows
+        for there, flows in sorted(row.links.items())
+        for flow, state in sorted(flows.items())
+        if state != "up"
+    ]
+    show_table(("SITE", "READS FROM", "FLOW", "LINK"), odd)
+
+
+def _link_cell(states: Mapping[str, str]) -> str:
+    """Return ``3 up``, or ``2 up, 1 down``."""
+    numbers = Counter(states.values())
+    return ", ".join(f"{numbers[state]} {state}" for state in sorted(numbers, key=_worst_last))
+
+
+def _worst_last(state: str) -> tuple[bool, str]:
+    return state != "up", state
 
 
 def _cell(cell: FlowCell | None) -> str:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from cli.context import CliContext, with_operator, with_store
+from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option
-from cli.output import show_json, show_table
-from flumeng.control.commands import sites
+from cli.output import count, show_json, show_table
+from flumeng.control.commands import site_failover, sites
 from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.site_failover import Verb
+from flumeng.control.queries.timestamps import utc
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.quantities import size
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 name_argument = click.argument("name", metavar="SITE")
 SHOWN_DIGITS = 16
+
+
+def change_options(command: F) -> F:
+    for option in (
+        json_option,
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Only print the changes."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(cls=CommandGroup)
@@ -58,6 +74,13 @@ def name_(_context: CliContext, operator: Operator, name: str) -> None:
     metavar="WINDOW",
     help='When flows here read the site, as "22:00-06:00 Europe/Berlin". By default at any time.',
 )
+@click.option(
+    "--standby",
+    multiple=True,
+    type=Name("flow"),
+    metavar="FLOW",
+    help="A flow that `site failover` starts; may be given again. Default: as before.",
+)
 @with_operator
 def add(
     _context: CliContext,
@@ -68,11 +91,14 @@ def add(
     authority: str,
     rate: int,
     at: str,
+    standby: tuple[str, ...],
 ) -> None:
     """Add a site with its gateways, or change it: give all options again."""
     if authority and Path(authority).is_file():
         authority = _fingerprint(Path(authority))
-    changed = sites.add_site(operator, name, gateways, authority, bytes_per_second=rate, at=at)
+    changed = sites.add_site(
+        operator, name, gateways, authority, bytes_per_second=rate, at=at, standby=standby or None
+    )
     click.echo(f"site {name} {'is known' if changed else 'is as before'}: {', '.join(gateways)}")
 
 
@@ -86,9 +112,15 @@ def list_(_context: CliContext, store: Store, as_json: bool) -> None:
         show_json({"here": here or None, "sites": [asdict(row) for row in rows]})
         return
     show_table(
-        ("SITE", "GATEWAYS", "AUTHORITY", "READ BY"),
+        ("SITE", "GATEWAYS", "AUTHORITY", "READ BY", "FAILOVER"),
         (
-            (row.site, row.gateways, row.authority[:SHOWN_DIGITS] or "plain text", row.readers)
+            (
+                row.site,
+                row.gateways,
+                row.authority[:SHOWN_DIGITS] or "plain text",
+                row.readers,
+                utc(row.failover) if row.failover else "",
+            )
             for row in rows
         ),
     )
@@ -113,6 +145,85 @@ def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     click.echo(f"limit      {limit}")
     click.echo(f"at         {row.at or 'any time'}")
     click.echo(f"read by    {', '.join(row.readers) or '-'}")
+    click.echo(f"standby    {', '.join(row.standby) or '-'}")
+    click.echo(f"failover   {utc(row.failover) if row.failover else '-'}")
+
+
+@site.command()
+@name_argument
+@change_options
+@with_operator
+def failover(
+    _context: CliContext, operator: Operator, *, name: str, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Take over from a site that is gone.
+
+    Shows which events were not copied, and asks. Then pauses the flows here that read it, and
+    starts its standby flows.
+    """
+    _carry_out(operator, name, "failover", dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@site.command()
+@name_argument
+@change_options
+@with_operator
+def failback(
+    _context: CliContext, operator: Operator, *, name: str, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Give a site that is back its work again.
+
+    Shows which events are left to read, and asks. Then resumes the flows that the failover paused,
+    and stops those that it started.
+    """
+    _carry_out(operator, name, "failback", dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _carry_out(
+    operator: Operator, name: str, verb: Verb, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    plan = site_failover.plan(operator.store, name, verb, operator.now)
+    if not as_json:
+        _show_plan(plan)
+    goes = not dry_run and not plan.is_done
+    if goes and not yes:
+        click.confirm("Go on?", abort=True, err=True)
+    if goes:
+        site_failover.carry_out(operator, plan)
+    if as_json:
+        show_json({**asdict(plan), "silent_seconds": plan.silent_seconds, "changed": goes})
+    elif goes:
+        click.echo(f"site {name}: {verb} is done, {count(len(plan.changed), 'flow')} changed")
+
+
+def _show_plan(plan: site_failover.Plan) -> None:
+    if plan.flows:
+        show_table(
+            ("FLOW", "READS", "STATE", "AFTER"),
+            ((f.flow, plan.site if f.reads else "", f.before, f.after) for f in plan.flows),
+        )
+    if plan.unread:
+        show_table(
+            ("FLOW", "JOURNAL", "ACKED", "END THERE", "MISSING HERE"),
+            ((row.flow, row.journal, row.acked, row.end, row.missing) for row in plan.unread),
+        )
+    silent = plan.silent_seconds
+    if silent is None:
+        click.echo(f"site {plan.site} has never answered: how many events it has is unknown")
+    else:
+        click.echo(
+            f"site {plan.site} answered {silent:.0f} s ago: {count(plan.missing, 'event')} there "
+            "were not acked here; later ones are unknown"
+        )
+    if plan.unlisted:
+        click.echo(f"{count(plan.unlisted, 'more journal')} with unread events are not shown")
+    for row in plan.unread:
+        if row.floor > row.acked:
+            click.echo(f"journal {row.journal} has lost seqs {row.acked} to {row.floor - 1}")
+        if row.end < row.acked:
+            click.echo(f"journal {row.journal} ends below its ack: it is an old copy")
+    if plan.is_done:
+        click.echo(f"the failover from site {plan.site} is done already")
 
 
 @site.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from cli.output import count, show_json, show_table
 from cli.sites import Clusters, with_clusters
 from flumeng.control.queries import health
 from flumeng.control.queries.causes import grouped
+from flumeng.control.queries.links import amount, span
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError
 
@@ -53,6 +54,8 @@ def status(context: CliContext, clusters: Clusters, as_json: bool) -> None:
                 for flow in current["flows"]
             ),
         )
+        for headers, rows in link_tables(current):
+            show_table(headers, rows)
     if current["health"] != "ok":
         raise SystemExit(1)
 
@@ -102,6 +105,47 @@ def state_cells(flow: dict[str, Any]) -> Sequence[object]:
         f"{flow['running']}/{flow['tasks']}",
         lag_text(flow),
     )
+
+
+def link_tables(status: dict[str, Any]) -> Iterator[tuple[Sequence[str], list[Sequence[object]]]]:
+    """Yield the tables of links to other sites, and of their leases here, without empty ones."""
+    lags = {flow["flow"]: lag_text(flow) for flow in status["flows"]}
+    if status.get("links"):
+        yield (
+            ("LINK OF", "READS", "STATE", "LAG", "LEASE USED", "KEPT THERE"),
+            [
+                (
+                    link["flow"],
+                    f"{link['source']} of {link['site']}",
+                    link["state"],
+                    lags.get(link["flow"], ""),
+                    used(link["time"], link["room"]),
+                    amount(link["bytes"]),
+                )
+                for link in status["links"]
+            ],
+        )
+    if status.get("leases"):
+        yield (
+            ("LEASE OF", "ON", "AGE", "LEASE USED", "EVENTS", "BYTES"),
+            [
+                (
+                    f"{lease['reads_as']} of {lease['site']}",
+                    lease["flow"],
+                    None if lease["age_seconds"] is None else span(lease["age_seconds"]),
+                    used(lease["time"], lease["room"]),
+                    lease["lag"],
+                    None if lease["bytes"] is None else amount(lease["bytes"]),
+                )
+                for lease in status["leases"]
+            ],
+        )
+
+
+def used(time: float | None, room: float | None) -> str:
+    """Return the used shares of a lease: ``time 1%, room 12%``."""
+    shares = (("time", time), ("room", room))
+    return ", ".join(f"{what} {share:.0%}" for what, share in shares if share is not None)
 
 
 def lag_text(flow: dict[str, Any]) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cli.output import count, make_table
-from cli.status import state_cells
+from cli.status import link_tables, state_cells
 from flumeng.control.queries.causes import grouped
 from flumeng.control.queries.flow_rates import UNKNOWN, FlowRates
 from flumeng.control.queries.lag import LagOfFlow
+from flumeng.control.queries.links import sentence
 from flumeng.control.queries.overview import NodeRow
 from flumeng.control.queries.task_status import TaskRow
 
@@ -96,11 +97,13 @@ def headline(status: dict[str, Any]) -> str:
 
 
 def tables(seen: Seen, view: View) -> Iterator[Table]:
-    """Yield the tables: problems, flows as ``view`` sorts them, and nodes, the worst first."""
+    """Yield the tables: problems, flows as ``view`` sorts them, links, leases and nodes, the worst
+    first; empty ones of problems, links and leases are left out."""
     causes = seen.status["causes"]
     if causes:
         yield ("PROBLEM", "ADVICE"), [*grouped(causes)]
     yield FLOW_HEADERS, [_flow(flow, seen) for flow in flows_in_order(seen, view)]
+    yield from link_tables(seen.status)
     yield (
         ("NODE", "LIVE", "DESIRED", "TASKS", "NOT RUNNING"),
         [
@@ -123,10 +126,11 @@ def picture(seen: Seen, view: View, lines: int) -> Group:
 
     if view.opened:
         return Group(*_of_flow(seen, view.opened, lines))
-    rows = max(3, lines // 4)
+    shown = list(tables(seen, view))
+    rows = max(3, lines // max(4, len(shown) + 1))
     order = f"by {view.sort}{', reversed' if view.reverse else ''}"
     parts: list[RenderableType] = [Text(f"{headline(seen.status)} · {order}")]
-    for headers, table_rows in tables(seen, view):
+    for headers, table_rows in shown:
         if headers is FLOW_HEADERS:
             parts.append(_selectable(seen, view, table_rows, rows))
         else:
@@ -178,7 +182,10 @@ def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
     rows = max(3, lines // 4)
     yield Text(f"flow {name} · {spark(seen, name)}")
     yield make_table(FLOW_HEADERS[1:], [_flow(flow, seen)[1:]])
-    causes = [c for c in seen.status["causes"] if f"{name}/" in c["about"] or _names(c, name)]
+    if lag.link is not None:
+        yield Text(sentence(lag.link))
+    site = lag.link.site if lag.link else ""
+    causes = [c for c in seen.status["causes"] if f"{name}/" in c["about"] or _names(c, name, site)]
     if causes:
         yield make_table(("PROBLEM", "ADVICE"), grouped(causes))
     worst = sorted(tasks, key=lambda task: task.state == "running")
@@ -198,8 +205,10 @@ def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
     yield Text(f"and {more} more: `flumeng flow lag {name}`\n" * bool(more) + HELP_OF_FLOW)
 
 
-def _names(cause: dict[str, str], flow: str) -> bool:
-    return cause["about"] == f"flow {flow}" or cause["about"].startswith(f"flow {flow}:")
+def _names(cause: dict[str, str], flow: str, site: str) -> bool:
+    """Whether the cause is about the flow, its leases, or its link to ``site``."""
+    starts = (f"flow {flow}:", f"link {flow}:", f"lease {flow}@", f"link to site {site}:")
+    return cause["about"] == f"flow {flow}" or cause["about"].startswith(starts)
 
 
 def _rate(value: float | None) -> str | None:

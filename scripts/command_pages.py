@@ -102,7 +102,7 @@ def _walk(group: click.Group, above: tuple[str, ...] = ()) -> Iterator[Named]:
 def _children(above: tuple[str, ...], group: click.Group) -> list[Named]:
     context = click.Context(group)
     found = ((name, group.get_command(context, name)) for name in group.list_commands(context))
-    return [((*above, name), command) for name, command in found if command is not None]
+    return [((*above, name), command) for name, command in found if command and not command.hidden]
 
 
 def _purpose(command: click.Command) -> str:

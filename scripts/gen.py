@@ -10,7 +10,7 @@ from pathlib import Path
 from command_pages import pages as commands
 from flumeng.agent.dryrun.cases import Case, CaseFile, GivenEvent
 from flumeng.config.policy import Policy, SparkBounds, Subscriber
-from flumeng.fleet.inventory.cluster_file import ClusterFile, NodeOptions
+from flumeng.fleet.inventory.cluster_file import ClusterFile, LinkedSite, NodeOptions
 from flumeng.fleet.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
 from flumeng.platform.metrics.table import to_markdown as metrics
 from flumeng.platform.secrets import SecretBackend
@@ -27,7 +27,9 @@ SITES_PARTS = (("groups", GroupOptions), ("sites", SiteOptions), ("waves", WaveO
 def inventory() -> str:
     """The files that are no flow files."""
     sites = option_page(SitesFile, SITES_PARTS).replace("\n## ", "\n### ")
-    cluster = option_page(ClusterFile, (("nodes", NodeOptions),)).replace("\n## ", "\n### ")
+    cluster = option_page(ClusterFile, (("nodes", NodeOptions), ("sites", LinkedSite))).replace(
+        "\n## ", "\n### "
+    )
     return f"## `sites.yaml`\n\n{sites}\n## `cluster.yaml`\n\n{cluster}"
 
 

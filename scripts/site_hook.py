@@ -21,6 +21,7 @@ QUESTIONS: dict[str, list[str]] = {
     "how-to/drain-a-node.md": ["how do I drain a node", "take a host out of service"],
     "how-to/encrypt-journals.md": ["encrypt events on disk"],
     "how-to/enrich-events.md": ["look up the country of an address"],
+    "how-to/fail-over-a-site.md": ["a data centre is down"],
     "how-to/from-druid.md": ["migrate from druid"],
     "how-to/from-flume.md": ["migrate from flume"],
     "how-to/from-kafka-connect.md": ["migrate from kafka connect"],

@@ -1,8 +1,9 @@
 """Three data centres on this machine: a ZooKeeper, a master and a node each, and an inventory.
 
 The inventory is that of ``conf/sites``; what only real data centres have is exchanged: addresses,
-paths, times, windows of the week. Every command of ``docs/tutorials/three-sites.md`` is run on them
-as it is written, and what it prints is compared with the page. Ends with 0 only when all agrees.
+paths, times, windows of the week. Every command of ``docs/tutorials/three-sites.md``, or with
+``--relay`` of ``docs/tutorials/events-between-sites.md``, is run on them as it is written, and what
+it prints is compared with the page. Ends with 0 only when all agrees.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from flumeng.agent.standalone import embedded
 from flumeng.agent.standalone.standalone import NODE
 
 TOP = Path(__file__).parent.parent
-PAGE = TOP / "docs" / "tutorials" / "three-sites.md"
+TUTORIALS = TOP / "docs" / "tutorials"
 EXAMPLE = TOP / "conf" / "sites"
 BIN = Path(sys.executable).parent
 COMMAND_SECONDS = 120.0
@@ -53,6 +54,9 @@ sinks:
   - files: {{path: "{folder}/lake/{site}/audit/dt=%Y-%m-%d"}}
 """
 """A flow that each site has from its start, so that its collector runs already."""
+VARIABLES = "sites.env"
+GATEWAY = 3
+"""A gateway listens so many ports behind the ``--port`` of its node."""
 
 
 def write_inventory(directory: Path, addresses: Mapping[str, str]) -> None:
@@ -119,15 +123,23 @@ def environment() -> dict[str, str]:
     return own | {"PATH": f"{BIN}:{os.environ['PATH']}"}
 
 
-def run_page(folder: Path) -> bool:
+def write_variables(file: Path, addresses: Mapping[str, str]) -> None:
+    """Write what the page about events takes from a file: a connect string for each site, and a
+    port for a gateway's node."""
+    named = {name.upper(): address for name, address in addresses.items()}
+    named["PORT"] = str(embedded.free_port() - GATEWAY)
+    file.write_text("".join(f"{name}={value}\n" for name, value in named.items()))
+
+
+def run_page(folder: Path, page: Path) -> bool:
     """Whether every command prints what the page says."""
     with closing(Bash(folder, environment())) as bash:
-        for example in examples(PAGE.read_text()):
+        for example in examples(page.read_text()):
             print(f"$ {example.command}", flush=True)
             printed = bash.run(example.command, COMMAND_SECONDS)
             print(printed.strip(), flush=True)
             if not agrees(example.expected, printed):
-                print(f"\n{PAGE}:{example.line} says that this prints\n{example.expected}")
+                print(f"\n{page}:{example.line} says that this prints\n{example.expected}")
                 return False
     return True
 
@@ -135,6 +147,7 @@ def run_page(folder: Path) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/sites", description=__doc__)
     parser.add_argument("--data", type=Path, metavar="DIR", help="where all of it lies")
+    parser.add_argument("--relay", action="store_true", help="the page about events between sites")
     parser.add_argument("--keep", action="store_true", help="leave them running and say how to use")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -147,8 +160,10 @@ def main() -> int:
     try:
         with running(folder) as addresses:
             write_inventory(folder / "inventory", addresses)
+            write_variables(folder / VARIABLES, addresses)
             print(f"ready after {time.monotonic() - started:.1f} s", flush=True)
-            good = run_page(folder)
+            name = "events-between-sites.md" if given.relay else "three-sites.md"
+            good = run_page(folder, TUTORIALS / name)
             print("every command did what the page says" if good else "NOT as the page says")
             if given.keep:
                 say_what_next(folder)

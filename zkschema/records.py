@@ -129,15 +129,38 @@ class Cluster(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failover(Record):
+    """The time without a site: the flows that are ``paused`` because they read it, and the standby
+    flows that were ``started`` instead."""
+
+    since: float
+    who: str
+    paused: tuple[str, ...] = ()
+    started: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Site(Record):
     """Another site whose flows may be read: its gateways (host:port), and the SHA-256 fingerprint
     of its certificate authority, "" for an open cluster. ``bytes_per_second``, 0 for no limit: of
-    all flows that read it, at each gateway. ``at``: when they read, "" for at any time."""
+    all flows that read it, at each gateway. ``at``: when they read, "" for at any time.
+    ``standby``: flows that a failover starts. ``failover``: set from a failover to the failback."""
 
     gateways: tuple[str, ...]
     authority: str = ""
     bytes_per_second: int = 0
     at: str = ""
+    standby: tuple[str, ...] = ()
+    failover: Failover | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact(Record):
+    """The last answer of the site that a flow reads. ``unread``: its journals that the flow had not
+    acked up to their end -> first and end seq; ``more``: the number of other such journals."""
+
+    unread: Mapping[str, tuple[int, int]] = field(default_factory=lambda: NOTHING)
+    more: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,6 +369,61 @@ class Lease(Record):
     reader: str
     keep_seconds: float
     renewed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap(Record):
+    """Events [``start``, ``end``) of a journal that a reader had not read and that are given up."""
+
+    journal: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break(Record):
+    """Events given up although a lease of another site was to keep them. ``time`` is in seconds
+    since the epoch, ``id`` changes with the content. ``gaps``: the last ones; ``events`` counts
+    all. ``away``: the reader has not returned, so more events may be given up."""
+
+    id: str
+    reader: str
+    why: str
+    time: float
+    events: int
+    gaps: tuple[Gap, ...] = ()
+    away: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breaks(Record):
+    """The broken leases of a flow by cursor, until an operator acknowledges each."""
+
+    cursors: Mapping[str, Break] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link(Record):
+    """What a flow's discovery task knows of the link to the ``site`` that it reads. Times are in
+    seconds since the epoch by this site's clocks. ``renewed``: the lease's last renewal, written
+    now and then. ``down_since``: 0 while a gateway answers; ``why`` none did last. ``downs``: when
+    that began, the last times. ``answer_seconds``: of a slow link, else 0. ``room``: the share of a
+    journal's room that the ``events`` and ``bytes`` kept for this flow take. ``broke``: the last
+    break, until an operator acknowledges its id (``acknowledged``)."""
+
+    site: str
+    source: str
+    keep_seconds: float
+    renewed: float = 0.0
+    down_since: float = 0.0
+    why: str = ""
+    downs: tuple[float, ...] = ()
+    answer_seconds: float = 0.0
+    room: float = 0.0
+    events: int = 0
+    bytes: int = 0
+    broke: Break | None = None
+    acknowledged: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -610,7 +688,8 @@ class Intent(Record):
     ``revision``, until its acks are written and ``ranges`` is empty. Targets remember ``number`` of
     the unique ``series``. A lower epoch than ``epoch`` decides no batch. ``flushed`` partitions
     wait for no continuation lines. ``left_out`` ranges were unreadable and stay out, as a target
-    that has the batch takes nothing more.
+    that has the batch takes nothing more. ``filters``: the name of the filters that another site
+    ran before those of ``revision``; "" for a flow that reads none.
     """
 
     epoch: int
@@ -621,6 +700,7 @@ class Intent(Record):
     ranges: Mapping[str, tuple[int, int]]
     flushed: tuple[str, ...] = ()
     left_out: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: NOTHING)
+    filters: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,8 +179,9 @@ site = _row(
     "/sites/{site}",
     records.Site,
     "operators",
-    "one site: the addresses of its gateways, the fingerprint of its certificate authority",
-    size_bytes=4 * KIB,
+    "one site: the addresses of its gateways, the fingerprint of its certificate authority, its "
+    "standby flows, and the flows of a failover",
+    size_bytes=512 * KIB,
     access=Access(write="operator", read=NOT_NODES),
 )
 moves = _row(
@@ -202,7 +203,7 @@ flow = _row(
     size_bytes=4 * KIB,
     access=Access(
         write="own-operator master discovery",
-        create="own-operator master discovery",
+        create="own-operator master discovery gateway",
         delete="own-operator master",
     ),
 )
@@ -240,6 +241,30 @@ partitions_bucket = _row(
     "a share of the partitions",
     size_bytes=50 * KIB,
     access=Access(write="discovery", read=NOT_NODES),
+)
+link = _row(
+    "/flows/{flow}/link",
+    records.Link,
+    "discovery tasks",
+    "the link of a flow that reads another site: its lease there, since when it is down, gaps",
+    size_bytes=64 * KIB,
+    access=Access(write="discovery own-operator", read=NOT_NODES),
+)
+contact = _row(
+    "/flows/{flow}/contact",
+    records.Contact,
+    "discovery tasks",
+    "the last answer of the site that the flow reads: the journals with unread events",
+    size_bytes=512 * KIB,
+    access=Access(write="discovery", read=NOT_NODES),
+)
+breaks = _row(
+    "/flows/{flow}/breaks",
+    records.Breaks,
+    "gateways, masters, operators",
+    "leases of other sites that broke: why, when, and the events given up; until acknowledged",
+    size_bytes=256 * KIB,
+    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
 )
 plan = _row(
     "/flows/{flow}/plan",
@@ -542,7 +567,7 @@ intent = _row(
     "owner of the task, masters",
     "the batch that the task has decided to write: number, ranges, revision",
     size_bytes=512 * KIB,
-    access=Access(write="collector master own-operator", read=NOT_NODES),
+    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
 )
 push = _row(
     "/push",

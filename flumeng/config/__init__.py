@@ -9,6 +9,7 @@ from functools import lru_cache
 import yaml
 
 from flumeng.config import document, guarantees, isolation
+from flumeng.config.column_kinds import Columns
 from flumeng.config.component import Component
 from flumeng.config.decode import INVALID, Decoder
 from flumeng.config.flow import (
@@ -36,6 +37,7 @@ __all__ = [
     "Rollout",
     "SpecError",
     "TaskRange",
+    "check_behind",
     "check_flow",
     "parse_flow",
     "parse_written",
@@ -62,7 +64,7 @@ def parts_of(text: str) -> dict[str, str]:
 def check_flow(text: str) -> FlowSpec:
     """Parse and fully check a new flow, with expressions, columns of filters and sinks, and the
     time-outs of senders. Raises ``SpecError`` with all problems. Columns from another flow are
-    checked in the composed flow: see ``flumeng.config.chain``."""
+    checked in the composed flow, see ``flumeng.config.chain``, and by ``check_behind``."""
     try:
         written, spec, lines, parts = _read(text)
     except SpecError as error:
@@ -85,10 +87,19 @@ def check_flow(text: str) -> FlowSpec:
     return spec
 
 
+def check_behind(text: str, columns: Columns) -> None:
+    """Check a flow whose events another site filters: with the ``columns`` behind those filters.
+    Raises ``SpecError`` with all problems."""
+    written, _, lines, _ = _read(text)
+    from flumeng.config import columns as checks  # noqa: PLC0415  # loads sqlglot
+
+    problems = [Problem(_line(lines, at), at, why) for at, why in checks.check(written, columns)]
+    if problems:
+        raise SpecError(problems)
+
+
 def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
-    behind_others = any(
-        part.options.upstream and part.options.upstream.filters for part in written.sources
-    )
+    behind_others = any(part.options.filtered_by for part in written.sources)
     if behind_others or not (written.filters or written.branches):
         return []
     from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot

@@ -39,13 +39,15 @@ class _Events:
         return self.certain or isinstance(error, TextError)
 
 
-def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
+def check(spec: FlowSpec, given: Columns | None = None) -> Iterator[tuple[str, str]]:
     """Yield problems as ``(path, message)``. After a filter with a problem the columns are unknown,
-    and only problems that do not depend on them are reported."""
+    and only problems that do not depend on them are reported. ``given``: the columns of the events,
+    if not those of the sources."""
     readable = not any(isinstance(part.options, Unreadable) for part in spec.sources)
-    yield from _of_segment(spec, Located(spec), _Events(read(spec), readable), ())
+    columns = read(spec) if given is None else given
+    yield from _of_segment(spec, Located(spec), _Events(columns, readable), ())
     if spec.delivery == "exactly-once":
-        for path, sink, column in unsteady_places(Located(spec), read(spec)):
+        for path, sink, column in unsteady_places(Located(spec), columns):
             yield path, UNSTEADY.format(column=column, sink=sink.name)
 
 

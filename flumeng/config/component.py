@@ -44,7 +44,8 @@ class Upstream:
 class RemoteFlow:
     """The flow of another site that a source reads. ``keep_seconds``: how long that site keeps
     unread events after it last heard of the reader. ``at``: the window in which events are read,
-    as ``windows.parse_hours`` takes it. "" or 0: no limit. A higher ``priority`` comes first."""
+    as ``windows.parse_hours`` takes it. "" or 0: no limit. A higher ``priority`` comes first.
+    ``filters``: whether that site sends the events behind the flow's filters."""
 
     site: str
     flow: str
@@ -52,6 +53,7 @@ class RemoteFlow:
     bytes_per_second: int = 0
     at: str = ""
     priority: int = 0
+    filters: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,12 @@ class SourceOptions(Declared):
     @property
     def remote(self) -> RemoteFlow | None:
         return None
+
+    @property
+    def filtered_by(self) -> str:
+        """The flow, here or at another site, whose filters the events have passed, or ""."""
+        read = (self.upstream, self.remote)
+        return next((flow.flow for flow in read if flow is not None and flow.filters), "")
 
     @property
     def bounds(self) -> OffsetBounds | TimeBounds | None:

@@ -104,6 +104,11 @@ def all_entries() -> tuple[Entry, ...]:
     return tuple(_installed().values())
 
 
+def plug_ins() -> bool:
+    """Return whether another package than flumeng has components."""
+    return any(entry.distribution != OWN for entry in all_entries())
+
+
 def usable(kind: Kind) -> Iterator[tuple[str, type[Any]]]:
     """Yield the names and option classes of components whose option class can be loaded."""
     for entry in entries(kind):

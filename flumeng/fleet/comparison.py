@@ -141,7 +141,7 @@ class _Comparing:
             return f"it cannot be read: {unknown}"
         if value is not None and kind_of(key) == FLOW and name_of(key) in self._state.ending:
             return BEING_DELETED
-        return ""
+        return self._state.why_named(key, value)
 
     def _note_drift(self, key: str, value: str | None) -> bool:
         """Record drift; return whether the present value differs from that of the last push."""

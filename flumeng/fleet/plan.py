@@ -224,4 +224,5 @@ def _moves(changes: Sequence[Change], copy: SiteCopy) -> tuple[Move, ...]:
     nodes = writes.nodes_of(copy, changes)
     if not (texts or ended or nodes):
         return ()
-    return preview.apply(copy, texts, ended=ended, nodes=nodes).moves
+    after = writes.with_sites(copy, changes)
+    return preview.apply(after, texts, ended=ended, nodes=nodes).moves

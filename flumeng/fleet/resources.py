@@ -1,14 +1,19 @@
 """Keys and values of resources. Pure. A key is ``KIND/NAME``: ``flow/web``,
 ``setting/grace_seconds``, ``choke/web``, ``choke/web@n1``, ``label/n1/role``,
-``capacity/n1/slots``. A value is a flow's text, or the shortest text of a number."""
+``capacity/n1/slots``, ``site/fra``. A value is a flow's text, the shortest text of a number, or the
+gateways and the authority of another site; ``HERE`` for the cluster's own name among sites."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 
+from zkschema.records import Site
+
 FLOW, SETTING, CHOKE, LABEL, CAPACITY = "flow", "setting", "choke", "label", "capacity"
-KINDS = (FLOW, SETTING, CHOKE, LABEL, CAPACITY)
+SITE = "site"
+HERE = "here"
+AUTHORITY = " authority "
 
 Resources = Mapping[str, str]
 
@@ -34,6 +39,17 @@ def number_text(value: float) -> str:
 
 def setting_text(value: float | str) -> str:
     return value if isinstance(value, str) else number_text(value)
+
+
+def site_text(site: Site) -> str:
+    """Return the value of another site: ``gw1:9003 gw2:9003 authority 5f..``."""
+    return " ".join(site.gateways) + (f"{AUTHORITY}{site.authority}" if site.authority else "")
+
+
+def site_of(value: str) -> Site:
+    """Return the record of a value other than ``HERE``."""
+    gateways, _, authority = value.partition(AUTHORITY)
+    return Site(gateways=tuple(gateways.split()), authority=authority)
 
 
 def digest(value: str) -> str:

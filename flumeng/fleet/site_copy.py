@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flumeng.control.snapshot import journal_registry, queues
+from flumeng.control.snapshot import journal_registry, leases, queues
 from flumeng.control.snapshot.cluster_copy import ClusterCopy
 from flumeng.control.zookeeper import Path, Store
 from flumeng.control.zookeeper.transaction import Scale
@@ -130,7 +130,9 @@ class _Reading:
         live = self._names(paths.live_nodes())
         znodes: list[Path] = [paths.moves()]
         znodes += [
-            row(flow) for flow in flows for row in (paths.flow, paths.plan, paths.partitions)
+            row(flow)
+            for flow in flows
+            for row in (paths.flow, paths.plan, paths.partitions, paths.link, paths.breaks)
         ]
         znodes += [
             row(node) for node in nodes for row in (paths.node, paths.assignment, paths.status)
@@ -140,6 +142,7 @@ class _Reading:
         znodes += [paths.live_master(name) for name in self._names(paths.live_masters())]
         znodes += [paths.journal(name) for name in self._names(paths.journals())]
         znodes += [paths.site(name) for name in self._names(paths.sites())]
+        znodes += [paths.lease(*name) for name in leases.names(self._seen)]
         folders: list[Path] = [
             row(flow)
             for flow in flows

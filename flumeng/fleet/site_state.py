@@ -12,14 +12,17 @@ from flumeng.fleet.resources import (
     CAPACITY,
     CHOKE,
     FLOW,
+    HERE,
     LABEL,
     SETTING,
+    SITE,
     Resources,
     kind_of,
     name_of,
     number_text,
     of_node,
     setting_text,
+    site_text,
 )
 from flumeng.fleet.site_copy import SiteCopy
 from zkschema import paths, records, table
@@ -47,6 +50,13 @@ class SiteState:
         kind = kind_of(key)
         starts = (key, kind, f"{kind}/{of_node(key)[0]}")
         return next((self.unreadable[start] for start in starts if start in self.unreadable), "")
+
+    def why_named(self, key: str, value: str | None) -> str:
+        """Return why the cluster cannot get this name among sites; empty when it can."""
+        named = next((name_of(k) for k, v in self.resources.items() if v == HERE), "")
+        if value != HERE or named in ("", name_of(key)):
+            return ""
+        return f"the cluster is the site {named}: `flumeng site name {name_of(key)}` renames it"
 
     def why_waits(self, key: str) -> str:
         """Return a sentence if a node has to register before the resource is written, else ""."""
@@ -97,6 +107,7 @@ def state_of(copy: SiteCopy) -> SiteState:
         **dict(_flows(copy, unreadable)),
         **dict(_of_cluster(copy, owned, unreadable)),
         **dict(_of_nodes(copy, unreadable)),
+        **dict(_of_sites(copy, unreadable)),
     }
     flows = {
         name: stored.value
@@ -152,6 +163,20 @@ def _of_cluster(
             yield key, setting_text(value)
     for name, rate in stored.value.chokes.items():
         yield f"{CHOKE}/{name}", number_text(rate)
+
+
+def _of_sites(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for name in copy.children(paths.sites()):
+        stored = copy.znodes[str(paths.site(name))]
+        if isinstance(stored, Unreadable):
+            unreadable[f"{SITE}/{name}"] = str(stored)
+        elif stored is not None:
+            yield f"{SITE}/{name}", site_text(stored.value)
+    cluster = copy.record(paths.cluster())
+    if cluster is None:
+        unreadable[SITE] = f"{paths.cluster()} cannot be read"
+    elif cluster.value.site:
+        yield f"{SITE}/{cluster.value.site}", HERE
 
 
 def _of_nodes(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -31,7 +31,8 @@ class FlowCell:
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """A site's status. ``behind``: how many resources differ. ``error``: why the rest is empty."""
+    """A site's status. ``behind``: how many resources differ. ``error``: why the rest is empty.
+    ``links``: the states of its links, by the site that they read and the flow that reads."""
 
     site: str
     error: str = ""
@@ -49,6 +50,7 @@ class SiteStatus:
     lag: int = 0
     versions: tuple[str, ...] = ()
     flows: Mapping[str, FlowCell] = field(default_factory=dict)
+    links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def site_status(
@@ -87,7 +89,15 @@ def site_status(
             name: _cell(f"{FLOW}/{name}", rows.get(name), state.owned, behind, drift)
             for name in sorted(names)
         },
+        links=_links(health["links"]),
     )
+
+
+def _links(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    links: dict[str, dict[str, str]] = {}
+    for row in rows:
+        links.setdefault(row["site"], {})[row["flow"]] = row["state"]
+    return links
 
 
 def _cell(

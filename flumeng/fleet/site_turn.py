@@ -185,6 +185,7 @@ class Turn:
         transaction = writes.transaction(copy, part, *how)
         before, self.touched = self.touched, True  # also when the reply is lost
         try:
+            writes.make_folders(store, part)
             store.commit(transaction)
         except ConflictError as error:
             self.touched = before

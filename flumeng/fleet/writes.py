@@ -12,10 +12,34 @@ from flumeng.control.commands.isolated_parts import deletion, parts_there
 from flumeng.control.commands.operator import audit_entry
 from flumeng.control.commands.revisions import RefusedError, next_revisions, revision_writes
 from flumeng.control.commands.settings import SETTINGS
-from flumeng.control.zookeeper import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Check,
+    Expected,
+    Path,
+    Put,
+    Remove,
+    Store,
+    Version,
+    Versioned,
+    Write,
+)
 from flumeng.control.zookeeper.transaction import first_that_fit
 from flumeng.fleet.comparison import Change
-from flumeng.fleet.resources import CAPACITY, CHOKE, FLOW, LABEL, SETTING, kind_of, name_of, of_node
+from flumeng.fleet.resources import (
+    CAPACITY,
+    CHOKE,
+    FLOW,
+    HERE,
+    LABEL,
+    SETTING,
+    SITE,
+    kind_of,
+    name_of,
+    of_node,
+    site_of,
+)
 from flumeng.fleet.site_copy import SiteCopy
 from zkschema import paths, records
 from zkschema.records import PushEntry, PushSource, ResourceChange
@@ -30,7 +54,9 @@ CONFIRMING = ("take", "confirm")
 def first_part(
     copy: SiteCopy, changes: Sequence[Change], push: records.Push, source: PushSource, verb: str
 ) -> Sequence[Change]:
-    """Return as many changes as fit into one transaction, usually all. Raises ``RefusedError``."""
+    """Return as many changes as fit into one transaction, usually all; sites come before the flows
+    that read them, and go after them. Raises ``RefusedError``."""
+    changes = sorted(changes, key=_turn)
 
     def fits(some: Sequence[Change]) -> bool:
         return copy.scale.fits(transaction(copy, some, push, source, verb))
@@ -42,7 +68,7 @@ def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str
     """Return why flows not named in a change get a revision. Raises ``RefusedError``."""
     return {
         revision.flow: revision.because
-        for revision in next_revisions(copy, texts_of(changes))
+        for revision in next_revisions(with_sites(copy, changes), texts_of(changes))
         if revision.because and revision.changed
     }
 
@@ -51,7 +77,7 @@ def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
     """Return why flows may not get their text or not be deleted, by key."""
     refused: dict[str, str] = {}
     try:
-        next_revisions(copy, texts_of(changes))
+        next_revisions(with_sites(copy, changes), texts_of(changes))
     except RefusedError as error:
         refused = error.refused
     for change in changes:
@@ -95,6 +121,7 @@ def transaction(
         Put(paths.push_entry(entry_name(push.next_entry)), entry, ABSENT),
         *_flows(copy, changes, source),
         *_cluster(copy, changes),
+        *_sites(copy, changes),
         *_nodes(copy, changes),
         *_old(copy),
         audit_entry(note),
@@ -114,7 +141,7 @@ def _schema(copy: SiteCopy) -> list[Write]:
 def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Iterable[Write]:
     schema = copy.read(paths.schema())
     assert schema is not None
-    revisions = next_revisions(copy, texts_of(changes))
+    revisions = next_revisions(with_sites(copy, changes), texts_of(changes))
     revised = revision_writes(revisions, schema, source.author, _reason(source), source.time)
     changed = {revision.flow for revision in revisions if revision.changed}
     confirmed = {
@@ -160,7 +187,11 @@ def texts_of(changes: Iterable[Change]) -> dict[str, str]:
 def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
     """Yield writes of settings and chokes, and checks of the chokes' flows and nodes."""
     stored = copy.read(paths.cluster())
-    own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
+    own = [
+        change
+        for change in _real(changes)
+        if kind_of(change.key) in (SETTING, CHOKE) or _names_cluster(change)
+    ]
     if stored is None:
         return
     if not own:
@@ -170,7 +201,9 @@ def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
     chokes = dict(cluster.chokes)
     for change in own:
         name = name_of(change.key)
-        if kind_of(change.key) == CHOKE:
+        if kind_of(change.key) == SITE:
+            cluster = replace(cluster, site="" if change.after is None else name)
+        elif kind_of(change.key) == CHOKE:
             chokes.pop(name, None)
             if change.after is not None:
                 chokes[name] = float(change.after)
@@ -183,6 +216,67 @@ def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
                 else setting.put(cluster, setting.parse(change.after))
             )
     yield Put(paths.cluster(), replace(cluster, chokes=chokes), stored.version)
+
+
+def _names_cluster(change: Change) -> bool:
+    return kind_of(change.key) == SITE and HERE in (change.before, change.after)
+
+
+def _turn(change: Change) -> int:
+    if kind_of(change.key) != SITE:
+        return 1
+    return 2 if change.after is None else 0
+
+
+def _sites(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
+    for change in _real(changes):
+        if kind_of(change.key) != SITE or _names_cluster(change):
+            continue
+        path = paths.site(name_of(change.key))
+        stored = copy.read(path)
+        if change.after is None:
+            yield Remove(path, stored.version if stored else ANY)
+            continue
+        site = site_of(change.after)
+        if stored is not None:
+            site = replace(stored.value, gateways=site.gateways, authority=site.authority)
+        yield Put(path, site, stored.version if stored else ABSENT)
+
+
+def make_folders(store: Store, changes: Iterable[Change]) -> None:
+    """Make the folder that the first site needs. Raises ConflictError, UnavailableError."""
+    makes = any(
+        kind_of(c.key) == SITE and c.verb == "make" and not _names_cluster(c) for c in changes
+    )
+    if makes and not store.exists(paths.sites()):
+        store.commit([Put(paths.sites(), None, ABSENT)])
+
+
+def with_sites(copy: SiteCopy, changes: Iterable[Change]) -> SiteCopy:
+    """Return the copy as if the changes of sites were made; the versions stay."""
+    own = [change for change in _real(changes) if kind_of(change.key) == SITE]
+    if not own:
+        return copy
+    after = SiteCopy(copy.scale, copy.shape)
+    after.znodes, after.unreadable = dict(copy.znodes), copy.unreadable
+    after.folders = dict(copy.folders)
+    names = set(copy.children(paths.sites()))
+    for change in own:
+        name = name_of(change.key)
+        if _names_cluster(change):
+            cluster = copy.read(paths.cluster())
+            assert cluster is not None, "the state of a site without /cluster is unreadable"
+            named = replace(cluster.value, site="" if change.after is None else name)
+            after.znodes[str(paths.cluster())] = replace(cluster, value=named)
+        elif change.after is None:
+            names.discard(name)
+            after.znodes.pop(str(paths.site(name)), None)
+        else:
+            names.add(name)
+            made = Versioned(site_of(change.after), Version(0))
+            after.znodes[str(paths.site(name))] = made
+    after.folders[str(paths.sites())] = sorted(names)
+    return after
 
 
 def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Iterable[Write]:

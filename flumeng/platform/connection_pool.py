@@ -21,10 +21,11 @@ KEEP_SECONDS = 60.0
 
 
 class ConnectionPool(Generic[K, C]):
-    """Up to EACH idle clients for each of the SERVERS last used servers. ``keep`` closes others and
-    clients of servers unused for KEEP_SECONDS. Thread-safe."""
+    """Up to ``each`` idle clients for each of the SERVERS last used servers. ``keep`` closes others
+    and clients of servers unused for KEEP_SECONDS. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, each: int = EACH) -> None:
+        self._each = each
         self._clock = clock
         self._lock = threading.Lock()
         self._clients: dict[K, list[C]] = {}
@@ -39,7 +40,7 @@ class ConnectionPool(Generic[K, C]):
     def keep(self, server: K, client: C) -> None:
         with self._lock:
             kept = [*self._clients.pop(server, []), client]
-            surplus, self._clients[server] = kept[:-EACH], kept[-EACH:]
+            surplus, self._clients[server] = kept[: -self._each], kept[-self._each :]
             self._used_at[server] = now = self._clock()
             for old in list(self._clients):
                 if len(self._clients) <= SERVERS and now - self._used_at[old] < KEEP_SECONDS:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from flumeng.platform import arrow_pandas
 from flumeng.platform.errors import FlumengError, UserError
 
 UserFunction = Callable[..., Any]
@@ -21,6 +22,7 @@ class FunctionError(FlumengError):
 def imported(reference: str) -> UserFunction:
     """Return the function ``module:name``, defined in that module or below. Raises UserError."""
     module, _, name = reference.partition(":")
+    arrow_pandas.take_in()
     try:
         function: object = getattr(import_module(module), name, None)
     except Exception as error:

@@ -34,6 +34,7 @@ NAMES = (
     "hosts",
     "parse",
     "push",
+    "relay",
     "queue",
     "replication",
     "rest",

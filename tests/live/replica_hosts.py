@@ -41,6 +41,7 @@ from zkschema.records import Journal
 
 SESSION_SECONDS = 4
 PORT = 9000
+GATEWAY_PORT = 9000
 _MADE = itertools.count()
 FLOW = "web"
 
@@ -249,6 +250,13 @@ class Hosts:
         command = [*node_command(self.zk, "collector"), "--data", str(self.folder / "collector")]
         roles: Sequence[Role] = ("node", "discovery", "collector", "executor")
         self._spawn("collector", [*command, "--role", "collect"], *roles)
+
+    def start_gateway(self) -> int:
+        """Start a node that is a gateway alone; return the gateway's port."""
+        command = [*node_command(self.zk, "gateway"), "--data", str(self.folder / "gateway")]
+        command += ["--insecure", "--host", self.address, "--port", str(GATEWAY_PORT)]
+        self._spawn("gateway", [*command, "--role", "gateway"], "node", "collector")
+        return GATEWAY_PORT + 3
 
     def _spawn(self, name: str, command: list[str], *roles: Role) -> None:
         who = self.proving(*roles, name=name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +20,9 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.discovery.task import DiscoveryTask
-from flumeng.agent.gateway import limits
+from flumeng.agent.gateway import lease_use, limits
+from flumeng.agent.gateway.filter_processes import FilterProcesses
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
 from flumeng.agent.gateway.server import GatewayServer
@@ -30,17 +34,23 @@ from flumeng.connectors.api.finding import Before
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
+from flumeng.connectors.sites import fetching
 from flumeng.connectors.sites.credentials import fingerprints
 from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
-from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands import lease_breaks
+from flumeng.control.commands.acks import accept, delete_cursor
+from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.commands.sites import add_site, name_cluster
-from flumeng.control.queries import journal_causes
+from flumeng.control.master.removals import children_first
+from flumeng.control.queries import cursors, links
+from flumeng.control.queries.acks import Positions
 from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.snapshot.leases import ENDED_SECONDS
 from flumeng.control.zookeeper import ANY, Remove, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
@@ -53,6 +63,7 @@ from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.metrics import table
 from flumeng.platform.security import process
 from flumeng.platform.security.authority import Authority, new_authority
 from flumeng.platform.security.credentials import Keystore
@@ -66,7 +77,8 @@ from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore, RealZooKeeper
 from tests.testkit.waiting import wait_for
 from zkschema import paths
-from zkschema.records import Ack
+from zkschema.bootstrap import flow_tops
+from zkschema.records import Ack, Gap, Lease, Partition
 
 J = "web.n1.0.0a1b2c3d"
 PARTITION = f"fra:{J}@site"
@@ -87,6 +99,7 @@ class Sites:
     fra: FakeStore = field(default_factory=new_cluster)
     nyc: FakeStore = field(default_factory=new_cluster)
     stack: ExitStack = field(default_factory=ExitStack)
+    processes: FilterProcesses = field(default_factory=lambda: FilterProcesses(most=2))
 
     def __post_init__(self) -> None:
         self.journal = MemoryJournal.create(self.folder, J, limits=Limits(128 << 20))
@@ -95,15 +108,20 @@ class Sites:
             "127.0.0.1", journals=lambda: {J: self.journal}, keystore=self.keystore
         )
         self.stack.callback(self.server.stop)
+        self.stack.callback(self.processes.close)
         operator = Operator(self.fra, *BY)
         name_cluster(operator, "fra")
         apply_flow(operator, WEB)
         add_journal(self.fra, J)
         come_live(self.fra, "n1", self.server.address)
         self.gateways = [self.gateway(), self.gateway()]
-        operator = Operator(self.nyc, *BY)
-        name_cluster(operator, "nyc")
-        add_site(operator, "fra", [gateway.address for gateway in self.gateways], "")
+        name_cluster(Operator(self.nyc, *BY), "nyc")
+        self.use(self.gateways)
+
+    def use(self, gateways: list[GatewayServer]) -> None:
+        self.gateways = gateways
+        addresses = [gateway.address for gateway in gateways]
+        add_site(Operator(self.nyc, *BY), "fra", addresses, "")
 
     def append(self, events: int) -> None:
         end = self.journal.next_seq + events
@@ -111,7 +129,7 @@ class Sites:
             self.journal.append(numbered_events(first, min(end - first, 20_000)))
         self.journal.sync()
 
-    def gateway(self) -> GatewayServer:
+    def gateway(self, filters: FlowFilters | None = None) -> GatewayServer:
         watcher = PositionWatcher(Addresses(self.fra))
         self.stack.callback(watcher.close)
         server = GatewayServer(
@@ -120,6 +138,7 @@ class Sites:
             self.fra,
             FlowWatch(self.fra, watcher),
             policy=self.policy,
+            filters=filters or FlowFilters(self.fra, UNRESTRICTED, self.processes),
             keystore=self.keystore,
         )
         self.stack.callback(server.stop)
@@ -214,6 +233,56 @@ def test_discovery_offers_journals_and_holds_them_with_a_lease(sites: Sites) -> 
     assert (account.floor, account.acked, account.safe) == (0, 400, 1000)
 
 
+def test_last_answer_is_noted_for_a_failover(sites: Sites) -> None:
+    apply_copy(sites)
+    sites.ack(400)
+    sites.discovery().discover()
+    noted = sites.nyc.read(paths.contact("copy"))
+    assert noted is not None
+    assert noted.value.unread == {J: (0, 1000)}
+
+
+def lease_of(sites: Sites) -> Lease:
+    lease = sites.fra.read(paths.lease("web", "nyc:copy"))
+    assert lease is not None
+    return lease.value
+
+
+def test_deletion_of_the_reading_flow_ends_its_lease(sites: Sites) -> None:
+    """A pause does not, nor a move of the task to another process."""
+    apply_copy(sites)
+    operator = Operator(sites.nyc, *BY)
+    for act in (lambda: None, lambda: set_flow_state(operator, "copy", "suspended")):
+        task = sites.discovery()
+        task.discover()
+        act()
+        task.close()
+        wait_for(lambda: "end of a lease" not in thread_names(), "it hangs")
+        assert lease_of(sites).keep_seconds == 600.0
+    task = sites.discovery()
+    task.discover()
+    delete_flow(operator, "copy")
+    task.close()
+    wait_for(lambda: lease_of(sites).keep_seconds == ENDED_SECONDS, "the lease stays")
+
+
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_flow_made_again_keeps_its_lease_from_the_floor(sites: Sites) -> None:
+    """Its acks are new ones: those of the deleted flow of that name hold nothing for it."""
+    apply_copy(sites)
+    sites.discovery().discover()
+    sites.ack(400)
+    sites.discovery().discover()
+    assert acks_of(sites.fra, "web", "nyc:copy") == {J: 400}
+    sites.nyc.commit([Remove(paths.ack("copy", "main", PARTITION), ANY)])
+    sites.nyc.commit([Remove(paths.partitions("copy"), ANY)])
+    sites.discovery().discover()
+    assert acks_of(sites.fra, "web", "nyc:copy") == {}
+
+
 def end_lease(sites: Sites) -> None:
     """As masters do with an expired one."""
     for name in sites.fra.children(paths.cursor("web", "nyc:copy")):
@@ -231,8 +300,7 @@ def test_ended_lease_is_reported_and_begins_again(sites: Sites) -> None:
     record = sites.nyc.read(paths.partitions("copy"))
     assert record is not None
     found = finder.find(Before(record.value.partitions, record.value.scope))
-    assert found.notes == ("the lease on flow web of site fra had ended: it was not renewed for "
-                           "600 s",)  # fmt: skip
+    assert found.notes == ("the lease on flow web of site fra had ended: not renewed for 600 s",)
     assert acks_of(sites.fra, "web", "nyc:copy") == {J: 400}
 
 
@@ -265,6 +333,64 @@ def test_journal_that_was_read_whole_is_not_missed_when_the_lease_has_ended(site
     wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
     end_lease(sites)
     assert task.discover().trouble == ""
+
+
+def test_flow_made_anew_at_the_source_is_another_one(sites: Sites) -> None:
+    """Its journals are read from their floors; the unread rest of the old one waits for a word."""
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(400)
+    operator = Operator(sites.fra, *BY)
+    end_lease(sites)
+    delete_flow(operator, "web")
+    sites.gateways[0].stop(0.1)  # it takes the flow as readable for some seconds
+    with pytest.raises(UserError, match="flow web is being deleted"):
+        sites.finder().find(Before())
+    tops = [paths.journal(J), *filter(sites.fra.exists, flow_tops("web"))]
+    sites.fra.commit([Remove(path, ANY) for path in children_first(sites.fra, tops)])
+    apply_flow(operator, WEB)
+    anew = "web.n1.0.9d8e7f60"
+    add_journal(sites.fra, anew)
+    sites.journal.close()
+    sites.journal = MemoryJournal.create(sites.folder, anew, limits=Limits(128 << 20))
+    sites.append(50)
+    server = JournalServer("127.0.0.1", journals=lambda: {anew: sites.journal})
+    sites.stack.callback(server.stop)
+    come_live(sites.fra, "n1", server.address)
+    wait_for(lambda: f"fra:{anew}@site" in discovered(task), "the new journal stays unknown")
+    assert task.partitions[f"fra:{anew}@site"].start == 0
+    trouble = task.discover().trouble
+    assert f"journal {J} of site fra ended after the lease did: events from seq 400" in trouble
+    accept(Operator(sites.nyc, *BY), "copy", {PARTITION: "earliest"})
+    wait_for(lambda: not task.discover().trouble, "the acceptance has no effect")
+    wait_for(lambda: discovered(task)[PARTITION].end == 400, "the old journal stays open")
+    assert acks_of(sites.nyc, "copy") == {PARTITION: 400}
+
+
+def discovered(task: DiscoveryTask) -> Mapping[str, Partition]:
+    with contextlib.suppress(UserError, UnavailableError):
+        task.discover()
+    return task.partitions
+
+
+def test_journal_that_a_restored_site_brings_back_is_not_read_again(sites: Sites) -> None:
+    """Its acks stay for as long as a lease would, not only for the time of a short absence."""
+    apply_copy(sites)
+    now = [1e6]
+    sites.nyc.tree.clock = lambda: now[0]
+    finder = SiteFinder(replace(REMOTE, keep_seconds=86_400.0), sites.nyc, "copy")
+    task = DiscoveryTask(sites.nyc, "copy", 1, [finder], clock=lambda: now[0], wall=lambda: now[0])
+    task.discover()
+    sites.ack(1000)
+    sites.fra.commit([Remove(paths.journal(J), ANY)])
+    for seconds, kept in ((0, True), (700, True), (86_400, False)):
+        now[0] += seconds
+        wait_for(lambda: not sites.finder().find(Before()).offers, "the journal stays")
+        for _ in range(4):
+            task.discover()
+        assert acks_of(sites.nyc, "copy") == ({PARTITION: 1000} if kept else {})
+    assert not task.partitions
 
 
 def reaches(sites: Sites, text: str) -> Callable[[], dict[str, Reach]]:
@@ -365,6 +491,7 @@ def test_revoked_flow_ends_a_running_read_and_is_refused(
     path, clock = tmp_path / "node.yaml", Clock()
     path.write_text("subscribers: {nyc: {flows: [web], bytes_per_second: 1MB}}")
     file = PolicyFile(path, policy.load(path), clock)
+    monkeypatch.setattr(fetching, "_event_bytes", {})  # a first piece of few events
     with secured_sites(tmp_path, monkeypatch, file) as sites:
         sites.append(300_000)
         reading = sites.reader().read(Range(PARTITION, 0, 301_000), sites.addresses)
@@ -612,6 +739,148 @@ def test_full_journal_gives_up_what_only_another_site_has_not_read(sites: Sites)
 
     wait_for(relieved, "a full journal is held")
     assert sites.fra.read(paths.lease("web", "nyc:copy")) == lease, "the lease is not renewed"
+    broke = lease_breaks.of_flow(sites.fra, "web")["nyc:copy"]
+    assert (broke.events, broke.away) == (800, False)
+    assert broke.gaps == (Gap(journal=J, start=100, end=900),)
+    task.discover()
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.broke is not None, "the reader learns it from the next answer"
+    assert (link.value.broke.events, link.value.broke.gaps) == (800, broke.gaps)
+    assert link.value.broke.why == "the journal was full, and its senders waited"
+
+
+def test_journal_full_of_what_is_read_gives_up_the_little_that_is_not(sites: Sites) -> None:
+    """Few large events may fill a journal whose many small ones are acked by all."""
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(990)
+    task.discover()
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=1000), ANY)
+    sites.journal.limits = Limits(1)
+    with pytest.raises(HeldError):
+        sites.append(1)
+
+    def relieved() -> bool:
+        sites.gateways[0].relieve()
+        return acks_of(sites.fra, "web", "nyc:copy") == {J: 999}  # the last one shows the gap
+
+    wait_for(relieved, "senders wait for ever")
+
+
+def test_slow_flow_here_is_no_reason_to_give_events_up(sites: Sites) -> None:
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(100)
+    task.discover()
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=500), ANY)
+    sites.journal.limits = Limits(1)
+    with pytest.raises(HeldError):
+        sites.append(1)
+    for _ in range(20):
+        sites.gateways[0].relieve()
+        time.sleep(0.05)
+    assert acks_of(sites.fra, "web", "nyc:copy") == {J: 100}
+
+
+def end_by_operator(sites: Sites) -> None:
+    delete_cursor(Operator(sites.fra, "ann", "the disk is needed", 0.0), "web", "nyc:copy")
+
+
+def test_reader_of_an_ended_lease_gets_the_sentence_and_what_is_really_gone(sites: Sites) -> None:
+    apply_copy(sites)
+    task, finder = sites.discovery(), sites.finder()
+    task.discover()
+    sites.ack(400)
+    task.discover()
+    sites.append(200_000)
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=150_000), ANY)
+    end_by_operator(sites)
+    assert lease_breaks.of_flow(sites.fra, "web")["nyc:copy"].events == 149_600
+    sites.journal.trim(150_000)
+    floor = sites.journal.floor
+    wait_for(
+        lambda: sites.gateways[0]._watch.positions("", "web").positions[J].floor == floor,
+        "the floor does not arrive",
+    )
+    record = sites.nyc.read(paths.partitions("copy"))
+    assert record is not None
+    found = finder.find(Before(record.value.partitions, record.value.scope))
+    assert found.notes == (
+        "the lease on flow web of site fra had ended: ann ended the lease: the disk is needed",
+    )
+    broke = lease_breaks.of_flow(sites.fra, "web")["nyc:copy"]
+    assert (broke.away, broke.events) == (False, floor - 400)
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.broke is not None
+    assert link.value.broke.gaps == (Gap(journal=J, start=400, end=floor),)
+
+
+def test_ended_lease_of_which_nothing_is_gone_is_forgotten_when_the_reader_returns(
+    sites: Sites,
+) -> None:
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    sites.ack(400)
+    task.discover()
+    sites.fra.write(paths.ack("web", "main", J), Ack(epoch=1, offset=1000), ANY)
+    end_by_operator(sites)
+    assert lease_breaks.of_flow(sites.fra, "web")["nyc:copy"].events == 600
+    sites.finder().find(Before())
+    assert lease_breaks.of_flow(sites.fra, "web") == {}
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.broke is not None
+    assert link.value.broke.events == 0
+
+
+def test_reader_learns_what_its_lease_holds(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply_copy(sites)
+    sites.journal.limits = Limits(2 * sites.journal.bytes)
+    task = sites.discovery()
+    task.discover()
+    monkeypatch.setattr(lease_use, "ASKED_SECONDS", 0.0)
+    for gateway in sites.gateways:
+        gateway.relieve()
+    task.discover()
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert (link.value.events, round(link.value.room, 2)) == (1000, 0.5)
+    readings = list(sites.gateways[0].readings())
+    labels = ("nyc", "copy", "web")
+    assert table.LEASE_EVENTS.of(1000, *labels) in readings
+    assert table.LEASE_LOST.of(0, *labels) in readings
+
+
+def test_times_of_the_other_site_are_by_the_clocks_here(sites: Sites) -> None:
+    apply_copy(sites)
+    finder = sites.finder()
+    finder.find(Before())
+    (time_us,) = finder.times({PARTITION: 10}).values()
+    event = numbered_events(10, 1)["ts"].cast("int64")[0].as_py()
+    assert abs(time_us - event) < 2e6
+    finder._link.ahead_seconds = 86_400.0
+    (shifted,) = finder.times({PARTITION: 10}).values()
+    assert event - shifted == 86_400 * 1e6
+
+
+def test_link_that_is_down_is_noted_with_the_gateways_that_were_tried(sites: Sites) -> None:
+    apply_copy(sites)
+    finder = sites.finder()
+    finder.find(Before())
+    for gateway in sites.gateways:
+        gateway.stop(0.1)
+    with pytest.raises(UnavailableError):
+        finder.find(Before())
+    link = sites.nyc.read(paths.link("copy"))
+    assert link is not None
+    assert link.value.down_since > 0
+    tried = [f"{gateway.address}: Connection refused" for gateway in sites.gateways]
+    assert all(text in link.value.why for text in tried), link.value.why
 
 
 def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
@@ -621,13 +890,17 @@ def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
 
     def causes(seconds: float) -> list[str]:
         cache = ReadCache.of(sites.fra)
-        return [cause.what for cause in journal_causes.of_leases(cache, 1000.0 + seconds)]
+        rows = cursors.rows(cache, Positions(), {}, 1000.0 + seconds, cursors.of_sites(cache))
+        return [cause.what for cause in links.causes_of_leases(rows)]
 
     assert causes(299) == []
     assert [("flow copy of site nyc has not" in c, "50%" in c) for c in causes(301)] == [
         (True,) * 2
     ]
-    assert ["80%" in cause for cause in causes(490)] == [True]
+    assert ["82%" in cause for cause in causes(490)] == [True]
+    ended = replace(lease_of(sites), keep_seconds=ENDED_SECONDS)
+    sites.fra.write(paths.lease("web", "nyc:copy"), ended, ANY)
+    assert causes(490) == []
 
 
 def test_gateway_of_a_secured_cluster_may_hold_leases(
@@ -646,4 +919,8 @@ def test_gateway_of_a_secured_cluster_may_hold_leases(
             first = kept.renew("fra", "nyc", request)
             again = msgspec.structs.replace(request, acks={J: 7}, id=first.id)
             assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id, time=1000.0)
+            broke = lease_breaks.new_break("r", "w", 0.0, [Gap(journal=J, start=1, end=3)])
+            write = lease_breaks.recorded(store, "web", "nyc:copy", lambda _: broke)
+            assert write is not None
+            store.commit([write])
         assert acks_of(admin, "web", "nyc:copy") == {J: 7}

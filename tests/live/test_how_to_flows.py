@@ -159,7 +159,7 @@ def test_notebooks(tmp_path: Path, running: Standalone) -> None:
         wait_for(lambda: len(rows(tmp_path / "scores")) == 3, "the scores are missing")
         scores = {(row["body"], row["host"]) for row in rows(tmp_path / "scores")}
         assert scores == {(f"score {number}".encode(), "lab") for number in range(3)}
-        page.run("flumeng cursor delete")
+        page.run("flumeng cursor end")
         assert "levels" in page.run("flumeng cursor list")
     running.command("cursor", "delete", "app", "levels")
 

@@ -502,3 +502,13 @@ def serving(directory: Path) -> Iterator[JournalClient]:
         yield client
     assert server.stop()
     journal.close()
+
+
+def test_client_names_the_cause_and_not_the_steps_of_grpc() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    client = JournalClient(f"127.0.0.1:{port}", prove=lambda: None)
+    with pytest.raises(UnavailableError) as caught:
+        list(client.read("web.n1.0.0", 0, 1))
+    why = "Failed to connect to remote host: Connection refused"
+    assert str(caught.value) == f"server 127.0.0.1:{port} does not answer: {why}"

@@ -1,4 +1,4 @@
-"""Three sites on one host, and every command of the page for operators of many."""
+"""Three sites on one host, and every command of the tutorials about them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ pytestmark = pytest.mark.long
 JOB = Path(__file__).parents[2] / "scripts" / "sites_job.py"
 
 
-def test_commands_of_the_docs_page_for_sites_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--relay",)], ids=["inventory", "relay"])
+def test_commands_of_a_tutorial_run(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, JOB, "--data", tmp_path / "sites"],
+        [sys.executable, JOB, "--data", tmp_path / "sites", *options],
         capture_output=True,
         text=True,
         timeout=300,

@@ -111,6 +111,8 @@ class ScriptedPipeline:
     shareable: bool = False
     intent: Intent | None = None
     trouble: str = ""
+    filters: str = ""
+    outdated: bool = False
     batches: list[tuple[Range, ...]] = field(default_factory=list)
     event_size: float | None = None
     made: Filtered = field(default_factory=Filtered)

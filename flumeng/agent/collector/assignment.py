@@ -15,12 +15,13 @@ FIRST_SECONDS, MOST_SECONDS = 0.5, 30.0
 class Assignment(protocol.Assignment):
     """A task assigned to this node. ``draining``: release it after the running batches.
     ``standby``: another node owns it; stay ready. A new ``handoff`` number requests immediate
-    delivery of the backlog."""
+    delivery of the backlog. ``filters``: those of another site with which a batch is repeated."""
 
     partitions: tuple[str, ...]
     draining: bool = False
     handoff: int = field(default=0, compare=False)
     standby: bool = False
+    filters: str = ""
 
 
 class Retries:

@@ -109,6 +109,14 @@ class Pipeline(Protocol):
     def intent(self) -> Intent | None: ...
 
     @property
+    def filters(self) -> str:
+        """The name of the filters of another site before this flow's own; "" without any."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether that site has other filters by now."""
+
+    @property
     def trouble(self) -> str:
         """A fault that does not stop batches; empty without one."""
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from flumeng.connectors.ranged import reports
 from flumeng.connectors.ranged.reports import CPU_MICROS, RUN_MICROS, Reports
+from flumeng.connectors.sites.reader import LOOPED
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.platform.metrics.histogram import FLOW_SECONDS, Counts
 
@@ -28,12 +29,14 @@ class Received:
 
 @dataclass(frozen=True)
 class Times:
-    """``run_seconds``: of all stages of all splits; ``cpu_seconds``: of these in Python."""
+    """``run_seconds``: of all stages of all splits; ``cpu_seconds``: of these in Python.
+    ``looped``: events of another site that had passed this one before, and were dropped."""
 
     received: Received | None
     writes: dict[str, Counts]
     run_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    looped: int = 0
 
 
 class BatchTimes:
@@ -41,12 +44,17 @@ class BatchTimes:
 
     def __init__(self, given: Reports, sinks: Sequence[str]) -> None:
         self._reports = given
-        self._keys = [RECEIVED, RECEIVED_MICROS, RUN_MICROS, CPU_MICROS]
+        self._keys = [RECEIVED, RECEIVED_MICROS, RUN_MICROS, CPU_MICROS, LOOPED]
         self._keys += [key for sink in sinks for key in _keys(sink)]
         self._sinks = sinks
         self._before = self._values()
 
     def noting(self, batch: LazyBatch) -> LazyBatch:
+        """Add the measurement of receipts, unless another site's filters left out ``ts``."""
+        if "ts" not in batch.schema.names or not pa.types.is_timestamp(
+            batch.schema.field("ts").type
+        ):
+            return batch
         return batch.arrow(note_receipt, batch.schema)
 
     def timed(self, before: LazyBatch, written: LazyBatch, sink: str) -> LazyBatch:
@@ -67,7 +75,8 @@ class BatchTimes:
             *counts, micros = (grown[key] for key in _keys(sink))
             if any(counts):
                 writes[sink] = Counts(tuple(counts), micros / 1e6)
-        return Times(received, writes, grown[RUN_MICROS] / 1e6, grown[CPU_MICROS] / 1e6)
+        run, cpu = grown[RUN_MICROS] / 1e6, grown[CPU_MICROS] / 1e6
+        return Times(received, writes, run, cpu, grown[LOOPED])
 
     def _values(self) -> dict[str, int]:
         return {key: self._reports.counts.get(key, 0) for key in self._keys}

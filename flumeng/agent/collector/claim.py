@@ -54,6 +54,8 @@ from zkschema.records import Intent
 log = logging.getLogger(__name__)
 
 BATCHES_AT_ONCE = 2
+REMOTE_BATCHES_AT_ONCE = 3
+"""Of another site's flow: while one ends, others fill the line."""
 LOOK_SECONDS = 5.0
 
 
@@ -105,7 +107,9 @@ class ClaimedTask:
             or pipeline.intent == "before"
             or multiline is not None
         )
-        self._batches_at_once = 1 if alone else BATCHES_AT_ONCE
+        remote = any(part.options.remote for part in pipeline.spec.partitioned)
+        many = REMOTE_BATCHES_AT_ONCE if remote else BATCHES_AT_ONCE
+        self._batches_at_once = 1 if alone else many
         self._last_end = 0.0
         self._caught_up = False
         self._ends: dict[str, int] = {}
@@ -124,11 +128,15 @@ class ClaimedTask:
         )
         self._commits.recover(leftovers)
         self._joins = None if multiline is None else LineJoins(multiline, self._acks, clock)
-        intents = Intents(store, self._acks, assignment.flow, assignment.task)
+        intents = Intents(
+            store, self._acks, assignment.flow, assignment.task, filters=pipeline.filters
+        )
         self._delivery = Delivery(pipeline, self._acks, self._commits, intents, assignment.revision)
         if (repeat := self._delivery.repeat) is not None:
             if repeat.revision != assignment.revision:
                 raise ConflictError(f"meanwhile revision {repeat.revision} has decided a batch")
+            if repeat.filters != pipeline.filters:
+                raise ConflictError("meanwhile a batch was decided with other filters of its site")
             readable.leave_out(repeat.left_out)
         inherited = bool(self._acks.inherited)  # the backlog has waited for an owner
         self._waiting_since: float | None = -math.inf if inherited else None

@@ -130,7 +130,7 @@ def run(
         spec = check_flow(assignment.spec)
         require_allowed(spec, allowed, options, given.data)
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
-        pipeline = SparkPipeline(session, spec, task, inputs.reader(spec))
+        pipeline = SparkPipeline(session, spec, task, inputs.reader(spec, assignment.filters))
         limits.watch(pipeline)
         return pipeline
 

@@ -36,13 +36,17 @@ class Intents:
         flow: str,
         task: str,
         name: Callable[[], str] = lambda: uuid.uuid4().hex,
+        *,
+        filters: str = "",
     ) -> None:
-        """Read the task's intent; call this after claiming ``acks``. Raises CorruptError when an
+        """Read the task's intent; call this after claiming ``acks``. ``filters``: those of another
+        site with which new batches are read. Raises CorruptError when an
         open intent does not follow the acks, SupersededError when any intent has a higher epoch,
         ConflictError after another claim."""
         self._store = store
         self._acks = acks
         self._path = paths.intent(flow, task)
+        self._filters = filters
         self._expect: Expected = ABSENT
         self._intent = Intent(
             epoch=acks.epoch,
@@ -81,6 +85,7 @@ class Intents:
             ranges={piece.partition: (piece.start, piece.end) for piece in ranges},
             flushed=tuple(piece.partition for piece in ranges if piece.flush),
             left_out=by_partition(left_out),
+            filters=self._filters,
         )
         self._write(intent, ranges[0].partition)
         return intent
@@ -105,7 +110,12 @@ class Intents:
     @property
     def _done(self) -> Intent:
         return replace(
-            self._intent, epoch=self._acks.epoch, ranges={}, flushed=(), left_out=NOTHING
+            self._intent,
+            epoch=self._acks.epoch,
+            ranges={},
+            flushed=(),
+            left_out=NOTHING,
+            filters="",
         )
 
     def _write(self, intent: Intent, partition: str) -> None:

@@ -301,6 +301,8 @@ class Measures:
         with self._lock:
             run, cpu = self._used.get(flow, (0.0, 0.0))
             self._used[flow] = run + times.run_seconds, cpu + times.cpu_seconds
+            if times.looped:
+                self._counts[table.COLLECT_LOOPED][flow,] += times.looped
 
     def dead_letter_files_deleted(self, flow: str, files: int) -> None:
         with self._lock:

@@ -33,7 +33,7 @@ from flumeng.connectors.api.dead_letters import DeadLetters, ToDeadLetters
 from flumeng.connectors.api.ranged import Range, Split
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
 from flumeng.connectors.groups.sink import GroupSink
-from flumeng.connectors.ranged.reading import Admitting, Reader, ReadSplits
+from flumeng.connectors.ranged.reading import Admitting, Filtering, Reader, ReadSplits
 from flumeng.connectors.ranged.reports import Reports
 from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events import identity
@@ -88,6 +88,7 @@ class SparkPipeline:
         self._times = BatchTimes(self.reports, self._places)
         measured = reader if self._sizes is None else self._sizes.measured(reader)
         self._admitting = reader if isinstance(reader, Admitting) else None
+        self._filtering = reader if isinstance(reader, Filtering) else None
         self._prepared_with: Hashable = None
         self._reader: Reader = measured
         if spec.multiline is not None:
@@ -102,6 +103,14 @@ class SparkPipeline:
         self.modules = modules_of(stages if self.shareable else read) | reader.modules
         self._prepares = self._driver.prepares and not self.shareable and tried.preparable
         tried.release()
+
+    @property
+    def filters(self) -> str:
+        return self._filtering.filters if self._filtering else ""
+
+    @property
+    def outdated(self) -> bool:
+        return self._filtering is not None and self._filtering.outdated
 
     @property
     def trouble(self) -> str:

@@ -124,7 +124,7 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
 
 
 class BatchSize:
-    """Adapts the number of events in a batch so that it takes about ``TARGET_SECONDS``.
+    """Adapts the number of events in a batch so that it takes about ``target_seconds``.
 
     Follows the measured rate, at most by a factor of two a batch. A batch that was not full counts
     only if it was large and slow. Small batches may take longer: they share jobs. A batch too wide
@@ -134,6 +134,8 @@ class BatchSize:
     """
 
     TARGET_SECONDS = 1.5
+    REMOTE_SECONDS = 6.0
+    """For events of another site: at the end of each batch the line runs empty for a round trip."""
     FIRST = 200_000
     LEAST = 200
     """A batch this small never makes more files than one commit can hold."""
@@ -145,21 +147,32 @@ class BatchSize:
     LIGHTER = 0.9
     """Factor by which the assumed size of events shrinks at each batch of lighter events."""
 
-    def __init__(self, cap: int, most_bytes: int | None = None) -> None:
+    def __init__(
+        self, cap: int, most_bytes: int | None = None, target_seconds: float = TARGET_SECONDS
+    ) -> None:
         self.cap = cap
+        self.target_seconds = target_seconds
         self.most_bytes = most_bytes
         self.rate = 0
         self._event_bytes: float | None = None
         self._ceiling = float(cap)
         self._set(self.FIRST)
 
+    @property
+    def limits(self) -> tuple[int, int | None, float]:
+        return self.cap, self.most_bytes, self.target_seconds
+
     def measured(self, events: int, seconds: float) -> None:
-        if events < self.events and (events <= self.SMALL or seconds <= self.TARGET_SECONDS):
+        if events < self.events and (events <= self.SMALL or seconds <= self.target_seconds):
             return
         self._ceiling = min(self._ceiling * self.CEILING_GROWTH, self.cap)
         rate = events / max(seconds, 1e-3)
+<<<<<<< HEAD
         small_seconds = self.PACED_SECONDS if self.rate else self.SMALL_SECONDS
         ideal = max(rate * self.TARGET_SECONDS, min(rate * small_seconds, self.SMALL))
+=======
+        ideal = max(rate * self.target_seconds, min(rate * self.SMALL_SECONDS, self.SMALL))
+>>>>>>> relay
         self._set(min(max(ideal, self.events / 2), self.events * 2))
 
     def pace(self, rate: int) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch, Pipeline, Work
-from flumeng.agent.collector.claim import BATCHES_AT_ONCE, ClaimedTask
+from flumeng.agent.collector.claim import REMOTE_BATCHES_AT_ONCE, ClaimedTask
 from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.slot import Request
@@ -28,10 +28,10 @@ class SlotClient:
         wake: Callable[[], None],
         *,
         tree: TreeIdentity,
-        outdated: bool = False,
+        for_repeat: bool = False,
     ) -> None:
         self.assignment = assignment
-        self.outdated = outdated
+        self.for_repeat = for_repeat
         """Whether ``pipeline`` serves only to repeat the open intent of an older revision."""
         self.task = task
         self.tree = tree
@@ -49,6 +49,11 @@ class SlotClient:
         self._request: Request | None = None
         self._apart = False
         self._works: list[Work] = []
+
+    @property
+    def outdated(self) -> bool:
+        """Whether new batches need another pipeline."""
+        return self.for_repeat or self.pipeline.outdated
 
     @property
     def asking(self) -> bool:
@@ -117,7 +122,7 @@ class SlotClient:
             self._apart or self.slow,
             batch.scale,
         )
-        self._works = [*self._works[1 - BATCHES_AT_ONCE :], work]
+        self._works = [*self._works[1 - REMOTE_BATCHES_AT_ONCE :], work]
         return work
 
     def _on_done(self, batch: Batch, outcome: Outcome) -> None:

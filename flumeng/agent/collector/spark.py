@@ -157,6 +157,7 @@ def start(
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
         **WORKER_ENVIRONMENT,
+        **({f"spark.executorEnv.{worker_daemon.PLUG_INS}": "yes"} if registry.plug_ins() else {}),
         **_ui_settings(options),
         **_parallelism(options, spare_tasks),
         **_given_settings(options),

@@ -68,10 +68,12 @@ class Takeover:
     def stand_by(self, assignment: Assignment) -> str | None:
         """Prepare the slow steps of a failover: Spark's workers, the pipeline, the partitions'
         ends. Return an obstacle to running here, if any. Raises FlumengErrors."""
-        if self._standby is None or self._standby[0] != assignment:
-            self._standby = assignment, self._pipeline(assignment)
-            self._partitions.open(self._standby[1].spec)
-        pipeline = self._standby[1]
+        standby = self._standby
+        if standby is None or standby[0] != assignment or standby[1].outdated:
+            standby = assignment, self._pipeline(assignment)
+            self._standby = standby
+            self._partitions.open(standby[1].spec)
+        pipeline = standby[1]
         self._around.jobs.warm_up(pipeline)
         names = sorted(assignment.partitions)
         acks = self._around.store.read_many([ack_path(assignment.flow, name) for name in names])
@@ -88,12 +90,25 @@ class Takeover:
             raise UnavailableError("ZooKeeper has lost the cluster: import its last export")
         decided = intents.read(around.store, assignment.flow, assignment.task)
         built = assignment
-        if decided is not None and decided.ranges and decided.revision != assignment.revision:
-            built = self._of_revision(assignment, decided.revision)
-        pipeline = self._pipeline(built)
+        if decided is not None and decided.ranges:
+            if decided.revision != assignment.revision:
+                built = self._of_revision(assignment, decided.revision)
+            built = replace(built, filters=decided.filters)
+        try:
+            pipeline = self._pipeline(built)
+        except UserError as error:
+            if not built.filters:
+                raise
+            raise UserError(
+                f"a batch must be repeated as it was decided, but {error}: give it up with "
+                f"`flumeng ack drop {assignment.flow} {assignment.task}`"
+            ) from error
         limits = pipeline.spec.batch
-        if (self.size.cap, self.size.most_bytes) != (limits.events, limits.bytes):
-            self.size = BatchSize(limits.events, most_bytes=limits.bytes)
+        remote = any(part.options.remote for part in pipeline.spec.partitioned)
+        seconds = BatchSize.REMOTE_SECONDS if remote else BatchSize.TARGET_SECONDS
+        size = BatchSize(limits.events, limits.bytes, seconds)
+        if self.size.limits != size.limits:
+            self.size = size
         self._partitions.open(pipeline.spec)
         task = ClaimedTask(
             built,
@@ -109,9 +124,9 @@ class Takeover:
             log.info("task %s runs here, under epoch %d", assignment.key, assignment.epoch)
         self._logged_epoch = assignment.epoch
         around.measures.tasks.begin(assignment.key, assignment.epoch)
-        outdated = built != assignment
+        for_repeat = built != assignment
         return SlotClient(
-            assignment, pipeline, task, around.jobs, self._wake, tree=tree, outdated=outdated
+            assignment, pipeline, task, around.jobs, self._wake, tree=tree, for_repeat=for_repeat
         )
 
     def _pipeline(self, assignment: Assignment) -> Pipeline:
@@ -119,7 +134,8 @@ class Takeover:
         if standby is not None:
             mine, pipeline = standby
             text = (assignment.key, assignment.revision, assignment.spec)
-            if (mine.key, mine.revision, mine.spec) == text:
+            fits = assignment.filters in ("", pipeline.filters)
+            if (mine.key, mine.revision, mine.spec) == text and fits and not pipeline.outdated:
                 return pipeline
         return self._around.build(assignment)
 

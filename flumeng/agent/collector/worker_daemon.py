@@ -5,6 +5,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
+
+from flumeng.platform import arrow_pandas
+
+PLUG_INS = "flumeng_plug_ins"
+"""Set in the environment when plug-ins are installed, which may use pandas."""
 
 MODULES = frozenset(
     (
@@ -15,7 +21,6 @@ MODULES = frozenset(
         "flumeng.connectors.files.sink",
         "flumeng.connectors.journals.reader",
         "flumeng.connectors.ranged.routing",
-        "pandas",  # Arrow imports it for its first array of Python values
         "pyarrow.flight",
         "pyarrow.parquet",
         "pyspark.worker",
@@ -27,8 +32,11 @@ MODULES = frozenset(
 def main() -> None:
     from pyspark import daemon  # noqa: PLC0415  the collector itself needs only this module's name
 
+    arrow_pandas.leave_out()
     for module in MODULES:
         importlib.import_module(module)
+    if PLUG_INS in os.environ:
+        arrow_pandas.take_in()
     gc.collect()
     gc.freeze()  # garbage collection would write to shared pages
     daemon.manager()

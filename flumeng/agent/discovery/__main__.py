@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +26,7 @@ from flumeng.journal.serving.action_server import PartitionServer
 from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import fail_fast, logs, processes, secrets
 from flumeng.platform.errors import UserError
+from flumeng.platform.metrics.table import Reading
 from flumeng.platform.security import process
 
 parser = argparse.ArgumentParser(prog="flumeng.agent.discovery", description=__doc__)
@@ -55,7 +57,12 @@ def main() -> int:
     if given.metrics_channel is not None:
         from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # only then it costs memory
 
-        endpoint.serve("discover", worker.health, store.readings, descriptor=given.metrics_channel)
+        def readings() -> Iterator[Reading]:
+            yield from store.readings()
+            for task in worker.tasks.values():
+                yield from task.readings()
+
+        endpoint.serve("discover", worker.health, readings, descriptor=given.metrics_channel)
     accounts = PartitionAccounts(lambda: worker.tasks)
     accounts.start()
     fail_fast.start("scaling", lambda: scale(lambda: worker.scalers, accounts))

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from flumeng.connectors.api.finding import Before, Bounds, Finder, Findings
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
-from flumeng.control.snapshot.partitions import FLOW, POLLS, ack_path, input_of, step_of
+from flumeng.control.snapshot.partitions import FLOW, POLLS, SITE, ack_path, input_of, step_of
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -27,6 +28,7 @@ from flumeng.control.zookeeper import (
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UnavailableError
+from flumeng.platform.metrics.table import Reading
 from zkschema import paths
 from zkschema.records import Partition, Partitions
 
@@ -40,10 +42,17 @@ GONE_LOOKS = 3
 """Runs without a partition before it counts as gone: a new server may not know it yet."""
 FORGET_SECONDS = 600.0
 """Acks of gone partitions are deleted after this time: the partition may return."""
-OWN_CLOCKS = (FLOW, POLLS)
-"""Inputs with timestamps from this cluster's clocks: their lag grows also without new events."""
+OWN_CLOCKS = (FLOW, POLLS, SITE)
+"""Inputs with times by this cluster's clocks: their lag grows also without new events."""
 AUTHOR = "flumeng"
 NAMED = 3
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A finder with metrics of its own."""
+
+    def readings(self) -> Iterator[Reading]: ...
 
 
 class SupersededError(ConflictError):
@@ -74,6 +83,7 @@ class DiscoveryTask:
         finders: Sequence[Finder],
         *,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         forget_seconds: float = FORGET_SECONDS,
     ) -> None:
         self._store = store
@@ -81,6 +91,7 @@ class DiscoveryTask:
         self._epoch = epoch
         self._finders = finders
         self._clock = clock
+        self._wall = wall
         self._forget_seconds = forget_seconds
         self._looks: dict[str, int] = {}
         self._gone_at: dict[str, float] = {}
@@ -132,6 +143,12 @@ class DiscoveryTask:
             offsets |= finder.offsets(partitions, to)
         return offsets
 
+    def readings(self) -> Iterator[Reading]:
+        """Yield the metrics of the finders. Thread-safe."""
+        for finder in self._finders:
+            if isinstance(finder, Measured):
+                yield from finder.readings()
+
     def _times(self, at: Mapping[str, int]) -> dict[str, int]:
         times: dict[str, int] = {}
         for finder in self._finders if at else ():
@@ -175,6 +192,7 @@ class DiscoveryTask:
             min((part.due_seconds for part in parts if part.due_seconds is not None), default=None),
             (*(text for part in parts for text in part.troubles), *troubles),
             tuple(text for part in parts for text in part.lacks),
+            max((part.remember_seconds for part in parts), default=0.0),
         )
 
     def _follow(self, record: Versioned[Partitions] | None, findings: Findings) -> Outcome:
@@ -190,7 +208,7 @@ class DiscoveryTask:
             self._epoch,
             acks=acks,
             gone={name for name, looks in self._looks.items() if looks >= GONE_LOOKS},
-            forgotten={n for n, at in self._gone_at.items() if now - at >= self._forget_seconds},
+            forgotten=self._forgotten(now, findings.remember_seconds),
             read=self._planned() if ending else (),
         )
         if record is None or after != before:
@@ -216,6 +234,19 @@ class DiscoveryTask:
         records = self._store.read_each([ack_path(self._flow, name) for name in names])
         acks = zip(names, map(readable, records), strict=True)
         return {name: ack.value.offset for name, ack in acks if ack is not None}
+
+    def _forgotten(self, now: float, remember_seconds: float) -> set[str]:
+        """Return the partitions gone for so long that they count as new if they return."""
+        names = [n for n, at in self._gone_at.items() if now - at >= self._forget_seconds]
+        if not remember_seconds or not names:
+            return set(names)
+        acks = self._store.read_each([ack_path(self._flow, name) for name in names])
+        since = self._wall() - remember_seconds
+        return {
+            name
+            for name, ack in zip(names, acks, strict=True)
+            if ack is None or (isinstance(ack, Versioned) and ack.written < since)
+        }
 
     def _planned(self) -> frozenset[str]:
         plans = read_plans(self._store, [self._flow])

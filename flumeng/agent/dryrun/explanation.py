@@ -124,10 +124,9 @@ def case_events(flow_file: Path) -> list[pa.RecordBatch]:
 
 def _before(spec: FlowSpec) -> Iterator[ExplainedStage]:
     for part in spec.sources:
-        upstream = part.options.upstream
         notes = [part.options.arrival()]
-        if upstream is not None and upstream.filters:
-            notes.append(f"the filters of flow {upstream.flow} run first; they are not shown here")
+        if flow := part.options.filtered_by:
+            notes.append(f"the filters of flow {flow} run first; they are not shown here")
         where = "in ingest workers" if part in spec.pinned else "ranges, without a journal"
         yield ExplainedStage("source", f"{summary(part)}, {where}", notes=tuple(notes))
     if spec.pinned:

@@ -46,8 +46,7 @@ class ReceivedLines:
                 f"flow {spec.flow} has no source {number}, only {len(spec.sources)} numbered from 0"
             )
         source = spec.sources[number]
-        upstream = source.options.upstream
-        self.filtered_by = upstream.flow if upstream is not None and upstream.filters else None
+        self.filtered_by = source.options.filtered_by or None
         self.max_line_bytes = int(getattr(source.options, "max_line_bytes", MAX_LINE_BYTES))
         self.encoding = str(getattr(source.options, "encoding", UTF_8))
         self._host = _host(source) if host is None else host

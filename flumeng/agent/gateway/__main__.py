@@ -12,7 +12,10 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from flumeng.agent.gateway.filter_processes import FilterProcesses
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import IDLE_SECONDS, FlowWatch
+from flumeng.agent.gateway.local_journals import LocalJournals
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
 from flumeng.config import policy
@@ -47,11 +50,20 @@ def main() -> int:
     process.serve_as("gateway")
     health = Health(STUCK_SECONDS, time.monotonic)
     try:
-        allowed = PolicyFile(given.policy, policy.load(given.policy))
+        at_start = policy.load(given.policy)
+        allowed = PolicyFile(given.policy, at_start)
         store = ZooKeeperStore(given.zk, given.session_seconds, roles=["gateway"])
         watch = FlowWatch(store, PositionWatcher(Addresses(store)))
+        workers = FilterProcesses(given.policy)
         server = GatewayServer(
-            given.host, given.port, store, watch, policy=allowed, keystore=process.keystore()
+            given.host,
+            given.port,
+            store,
+            watch,
+            policy=allowed,
+            filters=FlowFilters(store, at_start, workers),
+            keystore=process.keystore(),
+            local=LocalJournals(store, given.node, given.data),
         )
     except UserError as problem:
         print(problem, file=sys.stderr)
@@ -67,6 +79,7 @@ def main() -> int:
         )
     parent.send({"type": "ready", "address": server.address})
     fail_fast.every(IDLE_SECONDS, watch.drop_idle, "idle")
+    fail_fast.every(IDLE_SECONDS, workers.end_unused, "unused")
     fail_fast.every(RELIEVE_SECONDS, lambda: _relieve(server), "leases")
     threading.Thread(target=_stay_alive, args=(parent, health), daemon=True).start()
     for message in parent.messages():
@@ -75,6 +88,7 @@ def main() -> int:
         elif message["type"] == "stop":
             break
     server.stop()
+    workers.close()
     store.close()
     return 0
 

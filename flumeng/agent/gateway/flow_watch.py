@@ -70,10 +70,9 @@ class FlowWatch:
             with watched.changed:
                 watched.changed.wait(min(until - now, LISTED_SECONDS))
 
-    def address(self, journal: str) -> str | None:
-        """Return the server of a watched journal, if it answers."""
-        reach = self._watcher.of([journal]).get(journal)
-        return reach.address if reach else None
+    def reach(self, journal: str) -> Reach | None:
+        """Return the readable part of a watched journal, if its server answers."""
+        return self._watcher.of([journal]).get(journal)
 
     def drop_idle(self) -> None:
         """End the watches of flows that nobody has requested for ``IDLE_SECONDS``."""
@@ -107,9 +106,7 @@ class FlowWatch:
         registered = flow.registered
         reaches = self._watcher.of(registered)
         positions = {
-            name: _position(registered[name], reach)
-            for name, reach in sorted(reaches.items())
-            if not reach.trouble
+            name: _position(reach) for name, reach in sorted(reaches.items()) if not reach.trouble
         }
         ends = {n: journal.end or 0 for n, journal in sorted(registered.items()) if journal.closed}
         away = tuple(sorted(registered.keys() - positions.keys()))
@@ -118,7 +115,7 @@ class FlowWatch:
         return msgspec.structs.replace(contents, seen=digest)
 
 
-def _position(journal: Journal, reach: Reach) -> Position:
+def _position(reach: Reach) -> Position:
     return Position(
-        journal.term, reach.floor, reach.safe, reach.closed, held=reach.held, full=reach.full
+        reach.term, reach.floor, reach.safe, reach.closed, held=reach.held, full=reach.full
     )

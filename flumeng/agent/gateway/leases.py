@@ -9,27 +9,28 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.cursors import Cursor
+from flumeng.control.commands.lease_breaks import is_of_site
 from flumeng.control.snapshot import leases
-from flumeng.control.zookeeper import ABSENT, Check, Put, Store, Versioned, Write
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
-from zkschema.records import Ack, Lease
+from zkschema.records import Ack, Gap, Lease
 
 log = logging.getLogger(__name__)
 
+FULL = "the journal was full, and its senders waited"
 HELD_SHARE = 0.5
-"""A full journal gives events up if only another site has not read this share of its events."""
+"""A full journal gives events up if flows here have read this share of what only another site has
+not read."""
 
 
 def cursor_name(site: str, reader: str) -> str:
     return f"{site}:{reader}"
-
-
-def is_of_site(cursor: str) -> bool:
-    return ":" in cursor
 
 
 class Leases:
@@ -41,33 +42,48 @@ class Leases:
 
     def renew(self, here: str, caller: str, request: LeaseRequest) -> LeaseAnswer:
         """Move the cursor's acks up, and keep the events above. A missing cursor is made at the
-        request's acks. Raises UserError, ConflictError, UnavailableError."""
+        request's acks, with a new id. Requests with another id hear that their lease has ended,
+        until they present this one: answers get lost, and old requests arrive late. Raises
+        UserError, ConflictError, UnavailableError."""
         flow, name = request.flow, cursor_name(caller, request.reader)
         held = self._store.read(paths.lease(flow, name))
-        lease = Lease(
-            holder=request.id,
-            reader=f"flow {request.reader} of site {caller}",
-            keep_seconds=request.keep_seconds,
-            renewed=self._wall(),
-        )
-        if held is not None and (held.value.holder, held.value.keep_seconds) == (
-            request.id,
-            request.keep_seconds,
-        ):
-            cursor = Cursor(self._store, flow, name, lease, self._wall)
-        else:
+        if request.end:
+            self._end(flow, name, held, request.id)
+            return LeaseAnswer(here, request.id)
+        if held is None:
             cursor = Cursor.take(
                 self._store,
                 flow,
                 name,
                 keep_seconds=request.keep_seconds,
                 begin=lambda: request.acks,
-                reader=lease.reader,
+                reader=f"flow {request.reader} of site {caller}",
                 wall=self._wall,
             )
+        else:
+            if not request.id:
+                self._forget(flow, name)
+            lease = replace(held.value, keep_seconds=request.keep_seconds)
+            if lease != held.value:
+                self._store.write(paths.lease(flow, name), lease, held.version)
+            cursor = Cursor(self._store, flow, name, lease, self._wall)
         cursor.commit(request.acks)
-        ended = held is None and bool(request.id)
+        ended = request.id not in ("", cursor.holder)
         return LeaseAnswer(here, cursor.holder, ended=ended, time=self._wall())
+
+    def _forget(self, flow: str, name: str) -> None:
+        """Remove the acks of a deleted reader; another one of that name begins at the floors."""
+        names = self._store.children(paths.cursor(flow, name))
+        removals = (Remove(paths.ack(flow, name, journal), ANY) for journal in names)
+        for some in singly(self._store.scale, removals):
+            self._store.commit(some)
+
+    def _end(self, flow: str, name: str, held: Versioned[Lease] | None, holder: str) -> None:
+        """Let the lease expire, so that masters remove it with its cursor."""
+        if held is not None and held.value.holder == holder:
+            ended = replace(held.value, keep_seconds=leases.ENDED_SECONDS)
+            self._store.write(paths.lease(flow, name), ended, held.version)
+            log.info("flow %s: the reader of %s was deleted, so its lease ends", flow, name)
 
     def relieve(self, positions: Callable[[str], Mapping[str, Position]]) -> None:
         """Give up events that only other sites have not read, in journals that are full. Their
@@ -84,31 +100,38 @@ class Leases:
         local = [name for name in names if not is_of_site(name)]
         for journal, position in full.items():
             acks = self._store.read_each([paths.ack(flow, name, journal) for name in local])
-            least = min((_offset(ack) for ack in acks), default=0)
+            # One event stays: a closed journal acked to its end is removed, with the gap in it.
+            least = min([position.safe - 1, *map(_offset, acks)])
             for name in filter(is_of_site, names):
                 ack = self._store.read(paths.ack(flow, name, journal))
-                held = least - max(_offset(ack), position.floor)
-                if held >= HELD_SHARE * (position.safe - position.floor) > 0:
-                    self._give_up(flow, name, journal, ack, least)
+                start = max(_offset(ack), position.floor)
+                held = least - start
+                if held >= HELD_SHARE * (position.safe - start) > 0:
+                    lost = Gap(journal=journal, start=least - held, end=least)
+                    self._give_up(flow, name, lost, ack)
                     log.warning(
                         "journal %s was full: %d events that %s had not read are given up",
                         *(journal, held, name),
                     )
 
-    def _give_up(
-        self, flow: str, name: str, journal: str, ack: Versioned[Ack] | None, offset: int
-    ) -> None:
-        """Move an ack, unless the cursor is removed meanwhile. The lease is not renewed by that."""
+    def _give_up(self, flow: str, name: str, lost: Gap, ack: Versioned[Ack] | None) -> None:
+        """Move an ack over lost events, and record them, unless the cursor is removed meanwhile.
+        The lease is not renewed by that."""
         lease = self._store.read(paths.lease(flow, name))
         if lease is None:
             return
-        path = paths.ack(flow, name, journal)
+        path = paths.ack(flow, name, lost.journal)
         moved: Write = (
-            Put(path, Ack(epoch=0, offset=offset), ABSENT)
+            Put(path, Ack(epoch=0, offset=lost.end), ABSENT)
             if ack is None
-            else Put(path, replace(ack.value, offset=offset), ack.version)
+            else Put(path, replace(ack.value, offset=lost.end), ack.version)
         )
-        self._store.commit([Check(paths.lease(flow, name), lease.version), moved])
+        broke = lease_breaks.new_break(lease.value.reader, FULL, self._wall(), [lost])
+        record = lease_breaks.recorded(
+            self._store, flow, name, lambda before: lease_breaks.with_gaps(before, broke)
+        )
+        writes = [moved] if record is None else [moved, record]
+        self._store.commit([Check(paths.lease(flow, name), lease.version), *writes])
 
 
 def _offset(ack: object) -> int:

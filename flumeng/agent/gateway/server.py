@@ -13,26 +13,37 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from flumeng.agent.gateway.congestion import prefer_bbr
+from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
-from flumeng.agent.gateway.leases import Leases
+from flumeng.agent.gateway.lease_use import LeaseUse
+from flumeng.agent.gateway.leases import Leases, cursor_name
 from flumeng.agent.gateway.limits import Limits, lowest_rate
+from flumeng.agent.gateway.local_journals import LocalJournals
 from flumeng.config.policy import Policy, Subscriber
 from flumeng.config.policy_file import PolicyFile
+from flumeng.connectors.api.ranged import Reach
 from flumeng.control.commands.cursors import require_readable
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import DeniedError, NotServedError
-from flumeng.journal.serving import wire
+from flumeng.journal.serving import filtered_wire, wire
 from flumeng.journal.serving.access import ALL_FLOWS, Access, Peer
 from flumeng.journal.serving.client import JournalClient
-from flumeng.journal.serving.gateway_wire import LeaseRequest, PositionsRequest, parse
+from flumeng.journal.serving.gateway_wire import (
+    FiltersRequest,
+    LeaseRequest,
+    PositionsRequest,
+    parse,
+)
 from flumeng.journal.serving.service import Service
 from flumeng.journal.serving.taps import Places
+from flumeng.journal.serving.windows import aligned, batch_of, end_of
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.table import Reading
-from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.credentials import Credentials, Keystore
 from zkschema import paths
 
 READ_SECONDS = 60.0
@@ -61,13 +72,18 @@ class GatewayServer(Service):
         watch: FlowWatch,
         *,
         policy: Policy | PolicyFile,
+        filters: FlowFilters,
         keystore: Keystore | None = None,
+        local: LocalJournals | None = None,
     ) -> None:
         self._store = store
+        self._local = local
         self._watch = watch
         self._leases = Leases(store)
+        self._use = LeaseUse(store)
         self._policy = policy
         self._limits = Limits()
+        self._filters = filters
         self._sent: Counter[tuple[str, str]] = Counter()
         self._running = 0
         self._counting = threading.Lock()
@@ -76,6 +92,11 @@ class GatewayServer(Service):
         self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         super().__init__(host, port, keystore, policy.granted)
 
+    def _open(self, port: int, own: Credentials | None) -> Any:
+        server = super()._open(port, own)
+        prefer_bbr(server.port)
+        return server
+
     def readings(self) -> Iterator[Reading]:
         """Yield the gateway's metrics. Thread-safe."""
         with self._counting:
@@ -83,14 +104,20 @@ class GatewayServer(Service):
         yield table.GATEWAY_READS.of(running)
         for (site, flow), count in sent.items():
             yield table.GATEWAY_SENT.of(count, site, flow)
+        yield from self._use.readings()
 
     def relieve(self) -> None:
         """See ``Leases``."""
         self._leases.relieve(lambda flow: self._watch.positions("", flow).positions)
+        self._use.refresh()
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         del context
-        answers = {wire.FLOW_POSITIONS: self._positions, wire.LEASE: self._lease}
+        answers = {
+            wire.FLOW_POSITIONS: self._positions,
+            wire.FLOW_FILTERS: self._flow_filters,
+            wire.LEASE: self._lease,
+        }
         if action not in answers:
             raise UserError(
                 f"there is no action {action!r} at a gateway, only {', '.join(answers)}"
@@ -107,7 +134,8 @@ class GatewayServer(Service):
             raise UserError("a gateway serves no taps")
         _require_subscriber(peer)
         access.require_read(peer, request)
-        return wire.FRAMES_SCHEMA, self._frames(peer, request)
+        schema = filtered_wire.CHUNK_SCHEMA if request.filters else wire.FRAMES_SCHEMA
+        return schema, self._frames(peer, request)
 
     def _positions(self, peer: Peer, body: bytes) -> object:
         request = parse(PositionsRequest, body)
@@ -116,9 +144,18 @@ class GatewayServer(Service):
         waits = self._waiting.take(call, peer.key)
         try:
             seconds = request.wait_seconds if waits else 0.0
-            return self._watch.positions(here, request.flow, request.seen, seconds)
+            answer = self._watch.positions(here, request.flow, request.seen, seconds)
         finally:
             self._waiting.leave(call)
+        if request.filtered:
+            name = self._filters.current(request.flow)
+            answer = msgspec.structs.replace(answer, filters=name)
+        return answer
+
+    def _flow_filters(self, peer: Peer, body: bytes) -> object:
+        request = parse(FiltersRequest, body)
+        here = self._require(peer, request.flow)
+        return self._filters.answer(here, request.flow, request.filters)
 
     def _lease(self, peer: Peer, body: bytes) -> object:
         request = parse(LeaseRequest, body)
@@ -129,7 +166,11 @@ class GatewayServer(Service):
         foreign = [name for name in request.acks if flow_of(name) != request.flow]
         if foreign:
             raise UserError(f"{foreign[0]} is no journal of flow {request.flow}")
-        return self._leases.renew(here, caller, request)
+        answer = self._leases.renew(here, caller, request)
+        cursor = cursor_name(caller, request.reader)
+        return self._use.described(
+            answer, request, cursor, lambda: self._watch.positions(here, request.flow).positions
+        )
 
     def _require(self, peer: Peer, flow: str) -> str:
         """Return this site's name. Raises DeniedError, and UserError for an unreadable flow."""
@@ -148,12 +189,12 @@ class GatewayServer(Service):
         return cluster.value.site
 
     def _frames(self, peer: Peer, ticket: wire.Ticket) -> Iterator[pa.RecordBatch]:
-        address = self._watch.address(ticket.journal)
-        if address is None:
+        reach = self._watch.reach(ticket.journal)
+        if reach is None:
             flow = flow_of(ticket.journal)
             self._watch.positions(self._require(peer, flow), flow)  # begins to watch it
-            address = self._watch.address(ticket.journal)
-        if address is None:
+            reach = self._watch.reach(ticket.journal)
+        if reach is None:
             raise NotServedError(f"the server of journal {ticket.journal} does not answer")
         call = object()
         if not self._reading.take(call, peer.key):
@@ -164,13 +205,14 @@ class GatewayServer(Service):
         site, ended = of[0] or ticket.choke.site, self.ended
         self._count(of, running=1)
         try:
-            with self._limits.stream(site, self._granted(peer), ended), _client(address) as client:
-                for batch in client.copy(ticket.journal, ticket.start, ticket.end):
-                    granted = self._granted(peer)
-                    if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
-                        raise DeniedError(_denial(peer, of[1]))
-                    for part in pieces(batch, lowest_rate(granted, ticket.choke)):
+            with self._limits.stream(site, self._granted(peer), ended):
+                for batch in self._batches(ticket, reach):
+                    for part in pieces(batch, lowest_rate(self._granted(peer), ticket.choke)):
+                        granted = self._granted(peer)
                         self._limits.take(site, part.nbytes, granted, ticket.choke, ended)
+                        granted = self._granted(peer)  # as it is after the wait
+                        if not replace(peer, flows=frozenset(granted.flows)).may_read(of[1]):
+                            raise DeniedError(_denial(peer, of[1]))
                         if ended.is_set():
                             raise UnavailableError("the gateway is stopping")
                         yield part
@@ -183,6 +225,23 @@ class GatewayServer(Service):
     def _granted(self, peer: Peer) -> Subscriber:
         """Return the rights and limits of a caller now; in an open cluster it has all."""
         return self._policy.subscriber(peer.identity.name) if peer.identity else EVERYTHING
+
+    def _batches(self, ticket: wire.Ticket, reach: Reach) -> Iterator[pa.RecordBatch]:
+        """Yield the frames, from the journal's files if these are here, else from its server; or
+        the events behind filters."""
+        if ticket.filters:
+            with _client(reach.address) as client:
+                yield from self._filters.chunks(client, ticket)
+            return
+        journal, seq, begins = ticket.journal, ticket.start, ticket.aligned
+        if self._local is not None:
+            windows = self._local.windows(journal, reach, seq, ticket.end)
+            for window in aligned(windows, journal, seq) if begins else windows:
+                yield batch_of(window)
+                seq, begins = end_of(window, journal), True
+        if seq < ticket.end:
+            with _client(reach.address) as client:
+                yield from client.copy(journal, seq, ticket.end, aligned=begins)
 
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:

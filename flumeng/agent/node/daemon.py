@@ -432,7 +432,7 @@ class Node:
             self._ack_polls.soon(acked.unneeded)
         self._act(self._machine.handle(acked))
         if self._is_ours and self._machine.knows_all_journals:
-            self._journals.deregister(name for name in acked.unneeded if name not in local)
+            self._journals.clear_up(acked.unneeded, local)
 
     def _scan_replicas(self) -> None:
         assigned = self._applied.assignment.journals if self._applied else {}

@@ -70,6 +70,8 @@ class JournalRegistry:
         self._registered: dict[str, Versioned[Journal]] | None = None
         self._names: set[str] | None = None
         self._aside: set[str] = set()
+        self._unneeded: set[str] = set()
+        """Journals whose removal from disk was ordered. Nothing takes that back."""
         self._led_elsewhere: set[str] = set()
         self._polls = PollBackoff(clock, RECORD_SECONDS)
         self._known: dict[str, Versioned[Journal] | Unreadable | None] = {}
@@ -241,6 +243,13 @@ class JournalRegistry:
             flow: sorted({CURSOR_MAIN, *cursors})
             for flow, cursors in zip(names, listed, strict=True)
         }
+
+    def clear_up(self, unneeded: Iterable[str], local: Collection[str]) -> None:
+        """Deregister journals that were ``unneeded`` once, and are no longer in ``local``: a cursor
+        made since then would keep the record of a journal that is gone."""
+        self._unneeded.update(unneeded)
+        self._unneeded &= self._journals().keys()
+        self.deregister(name for name in sorted(self._unneeded) if name not in local)
 
     def deregister(self, journals: Iterable[str]) -> None:
         """Remove records of removed journals; mark those that only others may remove."""

@@ -41,6 +41,7 @@ class Findings:
     ``bounded``: each offer has an end, and the flow stops when all are read. The next search is due
     at once (``more``), shortly (``soon``), or after ``due_seconds`` at the latest. ``troubles``:
     parts of the search that failed. ``lacks``: configured things that are missing or unusable.
+    ``remember_seconds``: how long acks of gone partitions stay at least, as these may return.
     """
 
     offers: Mapping[str, Offer]
@@ -55,6 +56,7 @@ class Findings:
     due_seconds: float | None = None
     troubles: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    remember_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

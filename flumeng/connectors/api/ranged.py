@@ -88,7 +88,7 @@ class Reach:
     parts ``left_out``. An exact repetition of a batch can be read up to ``repeatable``, even above
     ``safe``. ``leader_epoch``: of the server that has all events below ``safe``; None if unknown,
     or if the partition is never truncated. ``cut``: the lost part, if the log was truncated below
-    the ack and the flow skips it.
+    the ack and the flow skips it. ``term``: of a local journal, else 0.
     """
 
     address: str
@@ -106,6 +106,7 @@ class Reach:
     full: bool = False
     leader_epoch: int | None = None
     cut: Gone | None = None
+    term: int = 0
 
 
 Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]

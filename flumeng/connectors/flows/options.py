@@ -42,7 +42,7 @@ class FlowSource(SourceOptions):
     after: Literal["sources", "filters"] = option(
         doc="`sources`: the events before that flow's filters. `filters`: the events after its "
         "`multiline` and `filters`, but not its branches. When these change, this flow gets a new "
-        "revision in the same transaction.",
+        "revision in the same transaction. With `site`, the other site runs the filters.",
         default="sources",
     )
     site: str | None = option(
@@ -96,6 +96,7 @@ class FlowSource(SourceOptions):
             self.bytes_per_second or 0,
             self.at or "",
             self.priority,
+            self.after == "filters",
         )
 
     @property
@@ -108,12 +109,6 @@ class FlowSource(SourceOptions):
                 if getattr(self, name):
                     yield name, "only a flow of another site has limits: give its `site`"
             return
-        if self.after == "filters":
-            yield (
-                "after",
-                f"the filters of a flow of site {self.site} cannot run there for readers: write "
-                "`after: sources`, and filter here",
-            )
         if self.keep_seconds < LEAST_KEPT * self.discovery_seconds:
             yield (
                 "keep_seconds",
@@ -126,10 +121,10 @@ class FlowSource(SourceOptions):
             yield "input", f"flow://{self.site}"
 
     def arrival(self) -> str:
+        behind = f", through the filters of {self.name}" if self.after == "filters" else ""
         if self.site is not None:
             return (
                 f"each event that {self.name} of site {self.site} has accepted and still keeps is "
-                "taken once; a gap is a dead letter, or stops the flow"
+                f"taken once{behind}; a gap is a dead letter, or stops the flow"
             )
-        behind = f", through the filters of {self.name}" if self.after == "filters" else ""
         return f"each event that {self.name} has accepted and still keeps is taken once{behind}"

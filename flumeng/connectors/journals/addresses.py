@@ -53,13 +53,15 @@ class Addresses:
     _unreadable: set[str] = field(default_factory=set)
 
     def of(self, journals: Iterable[str]) -> dict[str, str]:
-        """Return host:port by journal; omits unknown journals, and those whose node is not live."""
+        """Return host:port by journal; omits unknown journals, and those without a live worker."""
         addresses: dict[str, str] = {}
         for name in journals:
             journal = self._journals.get(name)
             node = self._nodes.get(journal.value) if journal else None
             if journal and node and node.value and is_journal(name):
-                addresses[name] = server_of(name, journal.value, node.value)
+                address = server_of(name, journal.value, node.value)
+                if address:
+                    addresses[name] = address
         return addresses
 
     def due(self, journals: Iterable[str]) -> list[str]:
@@ -111,14 +113,17 @@ class Addresses:
         with self._lock:
             for name, record in zip(names, records, strict=True):
                 node = record.value.primary if record else ""
-                self._journals[name] = _cached(self._journals.get(name), node, self.clock())
+                before = self._journals.get(name)
+                self._journals[name] = _cached(before, node, self.clock(), whole=bool(node))
 
     def _read_nodes(self, names: Sequence[str]) -> None:
         records = self._read([paths.live_node(name) for name in names])
         with self._lock:
             for name, record in zip(names, records, strict=True):
                 addresses = tuple(record.value.addresses) if record else ()
-                self._nodes[name] = _cached(self._nodes.get(name), addresses, self.clock())
+                whole = bool(addresses) and all(addresses)
+                before = self._nodes.get(name)
+                self._nodes[name] = _cached(before, addresses, self.clock(), whole=whole)
 
     def _read(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         """Read the records; an unreadable one is logged and counts as missing."""
@@ -143,9 +148,10 @@ def _due(entries: dict[str, _Cached[V]], name: str, now: float) -> bool:
     return name not in entries or entries[name].reread_at <= now
 
 
-def _cached(before: _Cached[V] | None, value: V, now: float) -> _Cached[V]:
-    """Return the new entry; a missing value is reread soon, a changed one resets the back-off."""
-    reread_at = now + (REREAD_SECONDS if value else DOUBT_SECONDS)
+def _cached(before: _Cached[V] | None, value: V, now: float, *, whole: bool) -> _Cached[V]:
+    """Return the new entry; one that is not ``whole`` is reread soon, a changed one resets the
+    back-off."""
+    reread_at = now + (REREAD_SECONDS if whole else DOUBT_SECONDS)
     if before is None or before.value != value or now >= before.read_at + REREAD_SECONDS:
         return _Cached(value, now, reread_at)
     return _Cached(value, now, reread_at, before.doubt_seconds)

@@ -214,6 +214,7 @@ class PositionWatcher(WatchedEnds[Reach]):
                 floor=position.floor,
                 closed=position.closed,
                 full=position.full,
+                term=position.term,
             )
             for name, position in answer.positions.items()
         }

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict
+from typing import TypeVar
 
 from flumeng.connectors.api.ranged import Kind, Range, Reach, Standstill
 from flumeng.connectors.ranged.reading import Reader
 from flumeng.connectors.ranged.watcher import WatchedEnds
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.platform.errors import UnavailableError
+
+T = TypeVar("T")
 
 PROBE_THREADS = 4
 HUNG_SECONDS = 60.0
@@ -28,10 +31,8 @@ class Probes:
         self._lock = threading.Lock()
         self._hung: dict[Hashable, tuple[float, UnavailableError]] = {}
 
-    def probe(
-        self, server: Hashable, read: Callable[[], object], wake: Callable[[], None]
-    ) -> Future[None]:
-        """Call ``read`` in a thread, then ``wake``; the future fails as ``read``. Never blocks."""
+    def probe(self, server: Hashable, read: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
+        """Call ``read`` in a thread, then ``wake``; the future ends as ``read``. Never blocks."""
         probe = self._threads.submit(self._probe, server, read, time.monotonic())
         probe.add_done_callback(lambda _: wake())
         return probe
@@ -39,13 +40,13 @@ class Probes:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _probe(self, server: Hashable, read: Callable[[], object], asked_at: float) -> None:
+    def _probe(self, server: Hashable, read: Callable[[], T], asked_at: float) -> T:
         with self._lock:
             hung_at, error = self._hung.get(server, (0.0, None))
         if error is not None and asked_at < hung_at:
             raise error
         try:
-            read()
+            result = read()
         except UnavailableError as error:
             now = time.monotonic()
             with self._lock:
@@ -54,6 +55,7 @@ class Probes:
             raise
         with self._lock:
             self._hung.pop(server, None)
+        return result
 
 
 class WatchedPositions:

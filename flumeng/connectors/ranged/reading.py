@@ -66,6 +66,19 @@ class Admitting(Protocol):
         """Return addresses for ``splits``, with tokens that admit executors for some minutes."""
 
 
+@runtime_checkable
+class Filtering(Protocol):
+    """A ``Reader`` of events that another site filters for it. Used in the driver."""
+
+    @property
+    def filters(self) -> str:
+        """The name of those filters: the same name gives the same events; "" without any."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the site has other filters by now."""
+
+
 def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
     """Return the lowest start and the highest end of each partition's ranges."""
     ranges: dict[str, tuple[int, int]] = {}

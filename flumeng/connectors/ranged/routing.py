@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from flumeng.connectors.api.ranged import (
     Split,
     Standstill,
 )
-from flumeng.connectors.ranged.reading import Admitting, Reader
+from flumeng.connectors.ranged.reading import Admitting, Filtering, Reader
 from flumeng.control.snapshot.partitions import input_of
 from flumeng.platform.errors import UserError
 
@@ -39,6 +39,14 @@ class Input(Protocol):
 
     def reader(self, spec: FlowSpec) -> Reader | None:
         """Return the flow's reader of such partitions; None without such a source."""
+
+
+@runtime_checkable
+class FilteringInput(Protocol):
+    """An ``Input`` whose events another site may filter."""
+
+    def reader_behind(self, spec: FlowSpec, filters: str) -> Reader | None:
+        """Return the flow's reader of events behind these ``filters``, see ``Filtering``."""
 
 
 class Inputs:
@@ -56,12 +64,18 @@ class Inputs:
     def positions(self, wake: Callable[[], None]) -> RoutedPositions:
         return RoutedPositions(self._by_name, wake)
 
-    def reader(self, spec: FlowSpec) -> RoutedReader:
-        """Return the flow's reader. Raises UserError when a source cannot be loaded."""
+    def reader(self, spec: FlowSpec, filters: str = "") -> RoutedReader:
+        """Return the flow's reader. ``filters``: those of another site with which a batch is to be
+        repeated; "" for the current ones. Raises UserError when a source cannot be loaded."""
         for part in spec.partitioned:
             if part.name not in self._by_name and (created := self._installed(part.name)):
                 self._by_name[part.name] = created
-        readers = {name: each.reader(spec) for name, each in self._by_name.items()}
+        readers = {
+            name: each.reader_behind(spec, filters)
+            if filters and isinstance(each, FilteringInput)
+            else each.reader(spec)
+            for name, each in self._by_name.items()
+        }
         return RoutedReader({name: each for name, each in readers.items() if each is not None})
 
 
@@ -170,6 +184,18 @@ class RoutedReader:
     @property
     def modules(self) -> frozenset[str]:
         return frozenset().union(*(reader.modules for reader in self.by_name.values()))
+
+    @property
+    def filters(self) -> str:
+        return ",".join(filter(None, (reader.filters for reader in self._filtering)))
+
+    @property
+    def outdated(self) -> bool:
+        return any(reader.outdated for reader in self._filtering)
+
+    @property
+    def _filtering(self) -> list[Filtering]:
+        return [each for each in self.by_name.values() if isinstance(each, Filtering)]
 
     def credentials(self) -> Hashable:
         return tuple(reader.credentials() for reader in self._admitting.values())

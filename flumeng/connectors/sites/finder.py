@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, Offer
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.sites.contacts import Contacts
 from flumeng.connectors.sites.gateways import Gateways
-from flumeng.connectors.sites.names import LONGEST, journal_of, partition_of, site_of
+from flumeng.connectors.sites.link_notes import LinkNotes
+from flumeng.connectors.sites.names import LONGEST, journal_of, site_of
+from flumeng.connectors.sites.reader import SiteReader
 from flumeng.control.snapshot import discovered
-from flumeng.control.snapshot.partitions import SITE, ack_path, input_of
+from flumeng.control.snapshot.partitions import SITE, ack_path, input_of, remote_partition
 from flumeng.control.zookeeper import Store, readable
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseRequest
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.metrics.table import Reading
+from zkschema import paths
 
 CLOCK_SECONDS = 60.0
 """A larger difference of clocks is reported; an answer takes a few seconds at most."""
-LEASE, LOST = "lease ", "lost "
-"""Prefixes in the scope: the id of the lease; a journal that ended unread with a lease."""
+END_TRIES = 12
+END_PAUSE_SECONDS = 5.0
+"""A lease whose end reaches no gateway ends after its ``keep_seconds``."""
+LEASE, LOST, DOUBTED, AWAITED = "lease ", "lost ", "doubted ", "awaited "
+"""Prefixes in the scope: the id of the lease; a partition that ended unread with a lease; one that
+may still end so, since the source may have decided that before it saw the lease again; a journal
+that was there when the subscription began, and whose position is unknown still."""
+MOST_TIMES = 20
+"""Most journals whose oldest events are read for their times."""
 
 
 class SiteFinder(FinderBase):
@@ -40,40 +56,52 @@ class SiteFinder(FinderBase):
         self._at_end = at_end
         self._wall = wall
         self._gateways = Gateways(remote.site, store)
+        self._link = LinkNotes(store, reader, remote)
+        self._lease_id = ""
+        self._contacts = Contacts(reader, store)
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
         scope = before.scope or ()
-        held_id = next((text.removeprefix(LEASE) for text in scope if text.startswith(LEASE)), "")
-        lease = self._gateways.lease(
-            LeaseRequest(
-                self._remote.flow,
-                self._gateways.here(),
-                self._reader,
-                self._remote.keep_seconds,
-                self._acks(known),
-                held_id,
-            )
-        )
-        found = self._gateways.positions(self._remote.flow)
-        lost = {text.removeprefix(LOST) for text in scope if text.startswith(LOST)}
+        held_id = next(iter(_with(LEASE, scope)), "")
+        acks = self._acks(known)
+        request = self._request(acks, held_id)
+        with self._link.noted():
+            lease = self._link.renewed(lambda: self._gateways.lease(request))
+            self._lease_id = lease.id
+            found = self._gateways.positions(self._remote.flow)
+        self._contacts.note(found, acks)
+        began_with = _all(found) if before.scope is None else _with(AWAITED, scope)
+        offers, lacks = self._offers(found, known, began_with)
+        awaited = began_with & _all(found) - set(map(journal_of, offers))
+        missing = {name for name in known if journal_of(name) not in _all(found)}
+        doubted = _with(DOUBTED, scope) & known
         if lease.ended:
-            missing = {name for name in known if journal_of(name) not in _all(found)}
-            lost |= missing - self._read_whole(missing)
-        lost -= before.accepted.keys()
-        offers, troubles = self._offers(found, known, begun=before.scope is not None)
-        gone = frozenset(name for name in known if journal_of(name) not in _all(found)) - lost
+            doubted = {*known, *offers}
+        doubted -= self._read_whole(doubted)
+        lost = (_with(LOST, scope) | doubted & missing) - before.accepted.keys()
+        if not lease.ended:
+            doubted -= {name for name in offers if _is_open(journal_of(name), found)}
+        doubted -= missing
+        gone = frozenset(missing) - lost
         where = f"flow {self._remote.flow} of site {self._remote.site}"
-        ended = f"the lease on {where} had ended: it was not renewed for "
+        why = lease.broke.why if lease.broke else f"not renewed for {self._remote.keep_seconds:g} s"
         return Findings(
             offers,
-            scope=(where, f"{LEASE}{lease.id}", *(f"{LOST}{name}" for name in sorted(lost))),
+            scope=(
+                where,
+                f"{LEASE}{lease.id}",
+                *(f"{LOST}{name}" for name in sorted(lost)),
+                *(f"{DOUBTED}{name}" for name in sorted(doubted)),
+                *(f"{AWAITED}{journal}" for journal in sorted(awaited)),
+            ),
             gone=gone,
             kept=frozenset(lost),
             held={name: self._unread(name) for name in lost},
-            notes=(f"{ended}{self._remote.keep_seconds:g} s",) if lease.ended else (),
-            troubles=troubles,
-            lacks=self._clocks(lease.time),
+            notes=(f"the lease on {where} had ended: {why}",) if lease.ended else (),
+            soon=bool(lacks) or self._link.unsteady,
+            lacks=(*lacks, *self._clocks(lease.time)),
+            remember_seconds=self._remote.keep_seconds,
         )
 
     def _clocks(self, there: float) -> tuple[str, ...]:
@@ -97,28 +125,67 @@ class SiteFinder(FinderBase):
         found = ((name, positions.get(journal_of(name))) for name in mine)
         return {name: Bounds(at.floor, at.safe) for name, at in found if at is not None}
 
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """Return the times of receipt there, by the clocks here."""
+        names = self._mine(at)
+        if not names or len(names) > MOST_TIMES:
+            return {}
+        reader = SiteReader(self._remote.site, self._gateways.here(), gateways=self._gateways)
+        address = ",".join(self._gateways.addresses)
+        times: dict[str, int] = {}
+        ahead_us = round(self._link.ahead_seconds * 1e6)
+        for name in sorted(names):
+            with suppress(FlumengError):
+                for batch in reader.read(Range(name, at[name], at[name] + 1), address):
+                    times[name] = int(batch["ts"].cast("int64")[0].as_py()) - ahead_us
+        return times
+
+    def readings(self) -> Iterator[Reading]:
+        return self._link.readings()
+
     def close(self) -> None:
+        """Release all resources. In the background, end the lease if the flow was deleted."""
+        threading.Thread(target=self._leave, name="end of a lease", daemon=True).start()
+
+    def _leave(self) -> None:
+        for _ in range(END_TRIES):
+            with suppress(FlumengError):
+                if self._lease_id and self._is_deleted():
+                    self._gateways.lease(self._request({}, self._lease_id, end=True))
+                break
+            time.sleep(END_PAUSE_SECONDS)
         self._gateways.close()
 
+    def _is_deleted(self) -> bool:
+        flow = self._store.read(paths.flow(self._reader))
+        return flow is None or flow.value.state == "deleted"
+
+    def _request(self, acks: dict[str, int], lease: str, *, end: bool = False) -> LeaseRequest:
+        flow, kept = self._remote.flow, self._remote.keep_seconds
+        return LeaseRequest(flow, self._gateways.here(), self._reader, kept, acks, lease, end)
+
     def _offers(
-        self, found: FlowPositions, known: Collection[str], *, begun: bool
+        self, found: FlowPositions, known: Collection[str], began_with: Collection[str]
     ) -> tuple[dict[str, Offer], tuple[str, ...]]:
-        """Return offers and troubles. A new journal waits until its position is known."""
+        """Return offers, and why journals are not offered. A new journal waits until its position
+        is known. It is read from seq 0, so that events which the source gave up are a gap, unless
+        it is one of ``began_with``."""
         offers: dict[str, Offer] = {}
-        troubles: list[str] = []
+        lacks: list[str] = []
         for journal in sorted(_all(found)):
-            name, at = partition_of(self._remote.site, journal), found.positions.get(journal)
+            name, at = remote_partition(self._remote.site, journal), found.positions.get(journal)
             if len(name) > LONGEST:
-                troubles.append(f"the name {name} has more than {LONGEST} characters")
+                lacks.append(f"the name {name} has more than {LONGEST} characters")
             elif name in known or at is not None:
-                latest = self._at_end and not begun
-                start = 0 if at is None else at.safe if latest else at.floor
+                start = 0
+                if at is not None and journal in began_with:
+                    start = at.safe if self._at_end else at.floor
                 offers[name] = Offer(start, found.ends.get(journal))
             else:
-                troubles.append(
+                lacks.append(
                     f"site {self._remote.site}: the server of the journal {journal} does not answer"
                 )
-        return offers, tuple(troubles)
+        return offers, tuple(lacks)
 
     def _read_whole(self, names: Collection[str]) -> set[str]:
         """Return the closed journals of these that are acked up to their end."""
@@ -153,6 +220,16 @@ class SiteFinder(FinderBase):
             for name in partitions
             if input_of(name) == SITE and site_of(name) == self._remote.site
         )
+
+
+def _with(prefix: str, scope: Iterable[str]) -> set[str]:
+    """Return the texts with this prefix, without it."""
+    return {text.removeprefix(prefix) for text in scope if text.startswith(prefix)}
+
+
+def _is_open(journal: str, found: FlowPositions) -> bool:
+    """Return whether the journal is served and not closed: the source removes only closed ones."""
+    return journal in found.positions and journal not in found.ends
 
 
 def _all(found: FlowPositions) -> set[str]:

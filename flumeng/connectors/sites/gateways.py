@@ -15,6 +15,8 @@ from flumeng.control.zookeeper import Store
 from flumeng.journal.serving import wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.gateway_wire import (
+    FiltersAnswer,
+    FiltersRequest,
     FlowPositions,
     LeaseAnswer,
     LeaseRequest,
@@ -38,11 +40,16 @@ class Gateways:
     Calls raise UnavailableError when none answers, UserError when a person has to act."""
 
     def __init__(
-        self, site: str, store: Store, clock: Callable[[], float] = time.monotonic
+        self,
+        site: str,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._site = site
         self._store = store
         self._clock = clock
+        self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
         self._record: Site | None = None
         self._read_at = float("-inf")
@@ -50,9 +57,15 @@ class Gateways:
         self._client: JournalClient | None = None
         self._proof: Proof | None = None
 
-    def positions(self, flow: str, seen: str = "", wait_seconds: float = 0.0) -> FlowPositions:
-        request = PositionsRequest(flow, self.here(), seen, wait_seconds)
+    def positions(
+        self, flow: str, seen: str = "", wait_seconds: float = 0.0, *, filtered: bool = False
+    ) -> FlowPositions:
+        request = PositionsRequest(flow, self.here(), seen, wait_seconds, filtered)
         return self._ask(wire.FLOW_POSITIONS, request, FlowPositions)
+
+    def filters(self, flow: str, name: str = "") -> FiltersAnswer:
+        """Return the flow's filters of that name, or the current ones."""
+        return self._ask(wire.FLOW_FILTERS, FiltersRequest(flow, name), FiltersAnswer)
 
     def lease(self, request: LeaseRequest) -> LeaseAnswer:
         return self._ask(wire.LEASE, request, LeaseAnswer)
@@ -98,7 +111,7 @@ class Gateways:
             for address in self.addresses:
                 if address != self._first or self._client is None:
                     self._drop()
-                    self._client = JournalClient(address, ANSWER_SECONDS, prove=lambda: proof)
+                    self._client = JournalClient(address, self._answer_seconds, prove=lambda: proof)
                     self._first = address
                 try:
                     answer = self._client.ask(action, body, lambda plain: understood(kind, plain))

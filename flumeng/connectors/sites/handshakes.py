@@ -36,6 +36,7 @@ _THEIRS = (
     ),
 )
 """Texts of gRPC with their sentences; the first that fits."""
+_UNREACHED = " does not answer: Failed to connect to remote host: "
 _REFUSED = "Socket closed"
 _CLOSED = (
     "gateway {address} closes each connection: it stops, or refuses this subscriber's certificate, "
@@ -51,6 +52,8 @@ def plain(why: str, site: str, proof: Proof | None, now: datetime) -> str:
     for text, sentence in _THEIRS:
         if text in why:
             return sentence.format(**values)
+    if _UNREACHED in why:
+        return why.removeprefix("server ").replace(_UNREACHED, ": ")
     if proof is not None and _REFUSED in why:
         return _ours(proof, site, now) or _CLOSED.format(**values)
     return why

@@ -5,26 +5,41 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pyarrow as pa
+
 from flumeng.config import FlowSpec
 from flumeng.config.component import RemoteFlow
-from flumeng.connectors.api.ranged import Kind, Reach, Standstill
+from flumeng.connectors.api.ranged import CutError, Gone, Kind, Range, Reach, Standstill
 from flumeng.connectors.ranged.positions import Probes, WatchedPositions, described
-from flumeng.connectors.ranged.watcher import EndWatcher, WatchedEnds
+from flumeng.connectors.ranged.watcher import EndWatcher
 from flumeng.connectors.sites.gateways import Gateways
 from flumeng.connectors.sites.names import journal_of, site_of, source_of
-from flumeng.connectors.sites.reader import SiteReader
+from flumeng.connectors.sites.reader import Filtered, SiteReader
 from flumeng.control.zookeeper import Store
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
 from flumeng.journal.serving.wire import Choke
+from flumeng.platform.errors import UnavailableError
 from flumeng.platform.options.windows import parse_hours
 from zkschema.records import Site
 
 REPEAT_SECONDS = 0.02
+FILTERS_SECONDS = 30.0
+"""How long a gateway may take to try a flow's filters: it may have to start a process."""
 GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
+REPLACED = (
+    "site {site} was restored from an old copy, or has given events up: it has given these seqs to "
+    "other events"
+)
+RESTORED = (
+    "journal {source} has other events from seq {offset} on than before, but seq {acked} is acked: "
+    "{why}. Pause the flow. To read them: `flumeng flow reset --to {partition}={offset}`; to skip "
+    "them: the same with {acked}"
+)
 _TEXTS: dict[Kind, str] = {
     "nonsense": "journal {source} stands still: {why}",
     "lost": "journal {source} ends at seq {offset}, but seq {acked} is acked: the site has lost "
@@ -50,29 +65,56 @@ class SiteInput:
         self._store = store
         self.now = now
         self._lock = threading.Lock()
-        self._watchers: dict[tuple[str, str, bool], _Watcher] = {}
+        self._watchers: dict[tuple[RemoteFlow, bool], SiteWatcher] = {}
         self._probes = Probes("sites")
 
     def positions(self, wake: Callable[[], None]) -> SitePositions:
         return SitePositions(self, self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> SiteReader | None:
-        """Return the flow's reader, if it reads another site. Raises UserError."""
+        """Return the flow's reader, if it reads another site. Raises as ``reader_behind``."""
+        return self.reader_behind(spec, "")
+
+    def reader_behind(self, spec: FlowSpec, filters: str) -> SiteReader | None:
+        """Return the reader of events behind ``filters`` of the site; "" for the current ones.
+        Raises UserError; UnavailableError when no gateway answers which filters these are."""
         remote = remote_of(spec)
         if remote is None:
             return None
-        gateways = Gateways(remote.site, self._store)
-        here = gateways.here()
-        choke = Choke(here, spec.flow, remote.bytes_per_second, priority=remote.priority)
-        return SiteReader(remote.site, here, gateways=gateways, choke=choke)
+        gateways = Gateways(remote.site, self._store, answer_seconds=FILTERS_SECONDS)
+        reader = _unfiltered(gateways, spec.flow, remote)
+        if not remote.filters:
+            return reader
+        try:
+            answer = gateways.filters(remote.flow, filters)
+            schema = pa.ipc.read_schema(pa.py_buffer(answer.schema))
+        finally:
+            gateways.close()
+        watcher = self.watcher(remote, reports_gaps=spec.dead_letters is not None)
+        if not filters:
+            watcher.filters = answer.filters  # newer than what it knows
+        filtered = Filtered(answer.filters, schema)
+        return replace(reader, filtered=filtered, current=lambda: watcher.filters)
 
-    def watcher(self, remote: RemoteFlow, *, reports_gaps: bool) -> WatchedEnds[Reach]:
-        key = (remote.site, remote.flow, reports_gaps)
+    def unfiltered(self, spec: FlowSpec) -> SiteReader:
+        """Return a reader of a remote flow's events before its filters. Raises UserError."""
+        remote = remote_of(spec)
+        assert remote is not None, "the flow reads another site"
+        return _unfiltered(Gateways(remote.site, self._store), spec.flow, remote)
+
+    def watcher(self, remote: RemoteFlow, *, reports_gaps: bool) -> SiteWatcher:
+        key = (remote, reports_gaps)
         with self._lock:
             if key not in self._watchers:
                 gateways = Gateways(remote.site, self._store)
-                self._watchers[key] = _Watcher(gateways, remote, reports_gaps=reports_gaps)
+                self._watchers[key] = SiteWatcher(gateways, remote, reports_gaps=reports_gaps)
             return self._watchers[key]
+
+
+def _unfiltered(gateways: Gateways, flow: str, remote: RemoteFlow) -> SiteReader:
+    here = gateways.here()
+    choke = Choke(here, flow, remote.bytes_per_second, priority=remote.priority)
+    return SiteReader(remote.site, here, gateways=gateways, choke=choke)
 
 
 class SitePositions(WatchedPositions):
@@ -82,16 +124,16 @@ class SitePositions(WatchedPositions):
         super().__init__(probes, wake)
         self._input = of
         self._remote: RemoteFlow | None = None
+        self._reports_gaps = False
 
     def open(self, spec: FlowSpec) -> None:
         self.close()
         remote = remote_of(spec)
         self._remote = remote
-        self._reader = self._input.reader(spec)
+        self._spec = spec
+        self._reports_gaps = spec.dead_letters is not None
         self._watcher = (
-            self._input.watcher(remote, reports_gaps=spec.dead_letters is not None)
-            if remote
-            else None
+            self._input.watcher(remote, reports_gaps=self._reports_gaps) if remote else None
         )
 
     def rests(self) -> bool:
@@ -105,15 +147,55 @@ class SitePositions(WatchedPositions):
     def _limits(self) -> Iterator[RemoteFlow | Site]:
         if self._remote is not None:
             yield self._remote
-        if isinstance(self._watcher, _Watcher) and self._watcher.site is not None:
+        if isinstance(self._watcher, SiteWatcher) and self._watcher.site is not None:
             yield self._watcher.site
 
+    def _try(self, piece: Range, address: str) -> None:
+        self._reader = self._input.reader(self._spec)
+        super()._try(piece, address)
+
+    def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
+        """Compare the terms of events below ``offset``; see ``FindingCuts``."""
+        assert self._watcher is not None, "a partition that was reached has a watcher"
+        reach = self._watcher.of([partition]).get(partition)
+
+        def find() -> Gone | None:
+            if reach is None:
+                raise UnavailableError(f"the gateways of site {site_of(partition)} do not answer")
+            cut = self._cut(partition, offset, leader_epoch, reach)
+            if cut is not None and not self._reports_gaps:
+                raise CutError(cut.why, cut.start)
+            return cut
+
+        return self._probes.probe((self._watcher, partition), find, self._wake)
+
+    def _cut(self, partition: str, offset: int, acked_term: int, reach: Reach) -> Gone | None:
+        """Return the events below ``offset`` of a later term than the acked ones, if any. A
+        restored copy has a term below ``acked_term`` only if a clock went back."""
+        reader = self._input.unfiltered(self._spec)
+        assert reach.leader_epoch is not None, "it was compared"
+        newest = min(acked_term, reach.leader_epoch - 1)
+        low, high = max(reach.floor, reach.gone_below), offset - 1
+        if high < low or reader.term_of(partition, high, reach.address) <= newest:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if reader.term_of(partition, middle, reach.address) > newest:
+                high = middle
+            else:
+                low = middle + 1
+        return Gone(low, offset, REPLACED.format(site=site_of(partition)))
+
     def describe(self, standstill: Standstill) -> str:
-        return described(standstill, _TEXTS, source=source_of(standstill.partition))
+        source = source_of(standstill.partition)
+        if standstill.kind == "lost" and standstill.why:
+            return described(standstill, {"lost": RESTORED}, source=source)
+        return described(standstill, _TEXTS, source=source)
 
 
-class _Watcher(EndWatcher[Reach]):
-    """Follows one remote flow. ``reports_gaps``: gaps become dead letters instead of stops."""
+class SiteWatcher(EndWatcher[Reach]):
+    """Follows one remote flow. ``reports_gaps``: gaps become dead letters instead of stops.
+    ``filters``: the last reported name of the flow's filters, "" when unknown or not needed."""
 
     def __init__(self, gateways: Gateways, remote: RemoteFlow, *, reports_gaps: bool) -> None:
         super().__init__(f"flow {remote.flow} of site {remote.site}")
@@ -122,14 +204,18 @@ class _Watcher(EndWatcher[Reach]):
         self._reports_gaps = reports_gaps
         self.site: Site | None = None
         """The site's record, as last read."""
+        self.filters = ""
         self._asked: frozenset[str] = frozenset()
         self._seen = ""
 
     def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
         seen, self._seen = self._seen if partitions == self._asked else "", ""
         self.site = self._gateways.site_record()
-        found = self._gateways.positions(self._remote.flow, seen, WAIT_SECONDS if seen else 0.0)
+        found = self._gateways.positions(
+            self._remote.flow, seen, WAIT_SECONDS if seen else 0.0, filtered=self._remote.filters
+        )
         self._asked, self._seen = partitions, found.seen
+        self.filters = found.filters
         address = ",".join(self._gateways.addresses)
         return {
             name: self._reach(position, address)
@@ -145,7 +231,9 @@ class _Watcher(EndWatcher[Reach]):
         return super()._pause() if self._failures else REPEAT_SECONDS
 
     def _reach(self, at: Position, address: str) -> Reach:
-        reach = Reach(address, at.safe, at.held, closed=at.closed, full=at.full)
+        reach = Reach(
+            address, at.safe, at.held, closed=at.closed, full=at.full, leader_epoch=at.term
+        )
         if not self._reports_gaps:
             return replace(reach, floor=at.floor)
         why = GONE.format(site=self._remote.site)

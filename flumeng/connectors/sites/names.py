@@ -8,10 +8,6 @@ LONGEST = 200
 """Most characters of a partition's name in ZooKeeper."""
 
 
-def partition_of(site: str, journal: str) -> str:
-    return f"{site}:{journal}@{SITE}"
-
-
 def source_of(partition: str) -> str:
     """Return ``SITE:JOURNAL``, which is the ``journal`` of the events."""
     return partition.removesuffix(f"@{SITE}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.lookup import found_by_name, refuse_deleted, require_flow
 from flumeng.control.commands.operator import Operator, room_bytes
 from flumeng.control.commands.unfinished_writes import (
@@ -33,7 +34,7 @@ from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import COLLECT
+from zkschema.records import COLLECT, Lease
 
 RESTING = ("suspended", "stopped")
 NAMED_WRITES = 400
@@ -271,8 +272,8 @@ def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) ->
 
 
 def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
-    """Delete an external reader's cursor. Raises ``UserError`` for any other, ``ConflictError`` if
-    it is changed meanwhile."""
+    """Delete an external reader's cursor. A reader at another site gets the operator's name and
+    reason. Raises ``UserError`` for any other, ``ConflictError`` if it is changed meanwhile."""
     store = operator.store
     require_flow(store, flow)
     cursors = [name for name in store.children(paths.acks(flow)) if name != CURSOR_MAIN]
@@ -284,7 +285,7 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
     lease = store.read(paths.lease(flow, cursor))
     if lease is None and store.exists(paths.flow(cursor)):
         raise UserError(f"the cursor belongs to flow {cursor}: `flumeng flow delete {cursor}`")
-    command = f"cursor delete {flow} {cursor}"
+    command = f"cursor end {flow} {cursor}"
     folder = paths.cursor(flow, cursor)
     acks = [paths.ack(flow, cursor, name) for name in store.children(folder)]
     each = [Check(paths.lease(flow, cursor), lease.version)] if lease else []
@@ -292,6 +293,8 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
     if lease:  # last, so that the command can be repeated
         last.append(Remove(paths.lease(flow, cursor), lease.version))
     try:
+        if lease and (broke := _ended_by(operator, flow, cursor, lease.value)):
+            store.commit([*each, broke])
         for part in singly(store.scale, (Remove(path, ANY) for path in acks), each=each):
             store.commit([*each, *part])
         operator.commit(last, command)
@@ -299,3 +302,9 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
         raise ConflictError(
             f"cursor {cursor} was changed meanwhile: stop its reader first, then try again"
         ) from error
+
+
+def _ended_by(operator: Operator, flow: str, cursor: str, lease: Lease) -> Put | None:
+    reason = f": {operator.reason}" if operator.reason else ""
+    why = f"{operator.author} ended the lease{reason}"
+    return lease_breaks.ended(operator.store, (flow, cursor), lease, why, operator.now)

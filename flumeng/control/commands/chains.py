@@ -189,7 +189,7 @@ def why_not_deleted(store: ReadableStore, flow: str) -> str:
     if not readers:
         return ""
     commands = [
-        f"`flumeng cursor delete {flow} {name}`"
+        f"`flumeng cursor end {flow} {name}`"
         for name in readers
         if not store.exists(paths.flow(name))
     ]
@@ -221,7 +221,7 @@ def subscribe(
         if flow in taken:
             refused[flow] = (
                 f"a reader of flow {taken[flow]} has a cursor named {flow}: choose another "
-                f"name, or `flumeng cursor delete {taken[flow]} {flow}`"
+                f"name, or `flumeng cursor end {taken[flow]} {flow}`"
             )
             continue
         spec = parse_flow(text)

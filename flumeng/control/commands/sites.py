@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
-from flumeng.control.commands.lookup import current_revisions, found_by_name
+from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Write, tree
 from flumeng.platform.errors import ConflictError, UserError
@@ -25,12 +25,15 @@ _FINGERPRINT = re.compile("[0-9a-f]{64}")
 @dataclass(frozen=True)
 class SiteRow:
     """A site with the flows that read from it. ``authority``: "" for an open cluster.
-    ``bytes_per_second`` and ``at``: see ``records.Site``."""
+    ``bytes_per_second`` and ``at``: see ``records.Site``. ``failover``: its time in seconds since
+    the epoch; None without one."""
 
     site: str
     gateways: tuple[str, ...]
     authority: str
     readers: tuple[str, ...]
+    standby: tuple[str, ...] = ()
+    failover: float | None = None
     bytes_per_second: int = 0
     at: str = ""
 
@@ -64,10 +67,41 @@ def add_site(
     *,
     bytes_per_second: int = 0,
     at: str = "",
+    standby: Sequence[str] | None = None,
 ) -> bool:
     """Add a site, or change it; return whether that is a change. ``authority``: a SHA-256
-    fingerprint, or "". ``bytes_per_second``, ``at``: limits of all flows that read it. Raises
-    UserError, ConflictError."""
+    fingerprint, or "". ``bytes_per_second``, ``at``: limits of all flows that read it.
+    ``standby``: flows that a failover starts; None: as before. Raises UserError, ConflictError."""
+    site = checked_site(name, gateways, authority, bytes_per_second, at)
+    store = operator.store
+    tree.require(store)
+    for flow in standby or ():
+        require_flow(store, flow)
+    flows = tuple(dict.fromkeys(standby or ()))
+    site = replace(site, standby=flows)
+    command = f"site add {name} {' '.join(site.gateways)}"
+    found = store.read(paths.site(name))
+    if found is not None:
+        before = found.value
+        after = replace(
+            site,
+            standby=before.standby if standby is None else flows,
+            failover=before.failover,
+            extra=before.extra,
+        )
+        return operator.change(paths.site(name), found, after, command)
+    folder: list[Write] = []
+    if not store.exists(paths.sites()):
+        folder.append(Put(paths.sites(), None, ABSENT))
+    operator.commit([*folder, Put(paths.site(name), site, ABSENT)], command)
+    return True
+
+
+def checked_site(
+    name: str, gateways: Sequence[str], authority: str, bytes_per_second: int = 0, at: str = ""
+) -> Site:
+    """Return the record of a site. Raises UserError for a wrong name, address, fingerprint or
+    limit."""
     _check("the name of a site", check_name, name)
     if not 0 < len(gateways) <= MOST_GATEWAYS:
         raise UserError(f"give 1 to {MOST_GATEWAYS} gateways, HOST:PORT each")
@@ -84,30 +118,12 @@ def add_site(
             "an authority is the SHA-256 fingerprint of a certificate, 64 hexadecimal digits: "
             "openssl x509 -noout -fingerprint -sha256 -in ca.pem"
         )
-    store = operator.store
-    tree.require(store)
-    site = Site(
+    return Site(
         gateways=tuple(dict.fromkeys(gateways)),
         authority=digits,
         bytes_per_second=bytes_per_second,
         at=at,
     )
-    command = f"site add {name} {' '.join(site.gateways)}"
-    found = store.read(paths.site(name))
-    if found is not None:
-        after = replace(
-            found.value,
-            gateways=site.gateways,
-            authority=digits,
-            bytes_per_second=bytes_per_second,
-            at=at,
-        )
-        return operator.change(paths.site(name), found, after, command)
-    folder: list[Write] = []
-    if not store.exists(paths.sites()):
-        folder.append(Put(paths.sites(), None, ABSENT))
-    operator.commit([*folder, Put(paths.site(name), site, ABSENT)], command)
-    return True
 
 
 def remove_site(operator: Operator, name: str) -> None:
@@ -140,6 +156,8 @@ def sites(store: Store) -> tuple[str, list[SiteRow]]:
             record.value.gateways,
             record.value.authority,
             tuple(sorted(flow for flow, site in reading.items() if site == name)),
+            record.value.standby,
+            record.value.failover.since if record.value.failover else None,
             record.value.bytes_per_second,
             record.value.at,
         )

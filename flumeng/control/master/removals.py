@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 
-from flumeng.control.commands import chains
+from flumeng.control.commands import chains, lease_breaks
 from flumeng.control.commands.nodes import removal
 from flumeng.control.planner.actions import Drop, Forget, Release
+from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import ANY, Check, Path, Remove, Store, Version, Write
 from flumeng.platform.errors import ConflictError, UserError
 from zkschema import bootstrap, paths, table
@@ -77,12 +78,26 @@ class Removals:
         """Remove an expired cursor, its lease last, so that an interrupted removal can continue."""
         folder = paths.cursor(action.flow, action.cursor)
         lease = paths.lease(action.flow, action.cursor)
+        if lease_breaks.is_of_site(action.cursor):
+            self._record_break(action)
 
         def znodes() -> Iterator[Path]:
             there = [folder] if self._store.exists(folder) else []
             return chain(children_first(self._store, there), [lease])
 
         return self._remove(lease, action.expect, znodes)
+
+    def _record_break(self, action: Release) -> None:
+        path = paths.lease(action.flow, action.cursor)
+        lease = self._store.read(path)
+        if lease is None or lease.version != action.expect:
+            raise ConflictError(f"the lease {path} was renewed")
+        why = f"the lease was not renewed for {lease.value.keep_seconds:g} s"
+        write = lease_breaks.ended(
+            self._store, (action.flow, action.cursor), lease.value, why, leases.until(lease)
+        )
+        if write is not None:
+            self._store.commit([Check(path, action.expect), write])
 
     def _remove(self, guard: Path, version: Version, znodes: Callable[[], Iterator[Path]]) -> bool:
         """Remove a portion of ``znodes`` in order, while the last of them, ``guard``, has this

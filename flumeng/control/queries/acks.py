@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,13 +9,10 @@ from typing import Protocol
 from flumeng.control.queries import fan_out
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import partitions
-from flumeng.control.snapshot.journal_registry import journals
-from flumeng.control.snapshot.leases import until as kept_until
 from flumeng.control.snapshot.partitions import QUEUED, PartitionBounds
 from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versioned
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack, Journal
 
 UNREGISTERED = PartitionBounds()
 
@@ -133,63 +129,3 @@ def progress(store: ReadableStore, ask: Ask, flow: str) -> Progress:
         left += row.lag
         items.append(partitions.input_of(row.partition) in QUEUED)
     return Progress("items" if items and all(items) else "events", total - left, total)
-
-
-@dataclass(frozen=True)
-class CursorRow:
-    """A reader's cursor. ``until``: end of its lease, None for a flow. ``lag``: unread events."""
-
-    flow: str
-    cursor: str
-    reader: str
-    until: float | None
-    journals: int
-    lag: int | None
-    problem: str = ""
-
-
-def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
-    """Return a row per reader's cursor, without the flows' own cursors."""
-    cache = ReadCache.of(source)
-    flows = cache.children(paths.flows())
-    listed = cache.children_many([paths.acks(flow) for flow in flows])
-    keys = [
-        (flow, name)
-        for flow, names in zip(flows, listed, strict=True)
-        for name in names
-        if name != CURSOR_MAIN
-    ]
-    leases = cache.read_each([paths.lease(*key) for key in keys])
-    registered: defaultdict[str, dict[str, Journal]] = defaultdict(dict)
-    for journal, record in (journals(cache) if keys else {}).items():
-        registered[record.flow][journal] = record
-    ack_keys = [(*key, journal) for key in keys for journal in registered[key[0]]]
-    acks = dict(zip(ack_keys, cache.read_each([paths.ack(*it) for it in ack_keys]), strict=True))
-    rows = []
-    for (flow, name), lease in zip(keys, leases, strict=True):
-        lease_record = lease.value if isinstance(lease, Versioned) else None
-        own = registered[flow]
-        row = CursorRow(
-            flow=flow,
-            cursor=name,
-            reader=lease_record.reader if lease_record else f"flow {name}" if name in flows else "",
-            until=kept_until(lease) if isinstance(lease, Versioned) else None,
-            journals=len(own),
-            lag=_lag(own, {journal: acks[flow, name, journal] for journal in own}, where),
-            problem=str(lease) if isinstance(lease, Unreadable) else "",
-        )
-        rows.append(row)
-    return rows
-
-
-def _lag(
-    journals: Mapping[str, Journal], acks: Mapping[str, Found[Ack]], where: Positions
-) -> int | None:
-    """Return the events in the journals that the cursor has not read; None when unknown."""
-    lag = 0
-    for journal, record in journals.items():
-        end, ack = where.end_of(journal, partitions.of_journal(record)), acks[journal]
-        if end is None or isinstance(ack, Unreadable):
-            return None
-        lag += max(0, end - (ack.value.emitted if ack else 0))
-    return lag

@@ -41,6 +41,13 @@ def ask_all(
     return _ask(cache, names, ask, lambda live: (*live.addresses, live.discovery))
 
 
+def ask_ingest(
+    cache: ReadCache, nodes: Sequence[str], ask: Callable[[str], Mapping[str, A]]
+) -> tuple[Answers[A], tuple[str, ...]]:
+    """Return the answers of the ingest workers on these nodes, and nodes that did not answer."""
+    return _ask(cache, nodes, ask, lambda live: live.addresses)
+
+
 def ask_collectors(
     cache: ReadCache, nodes: Sequence[str], ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:

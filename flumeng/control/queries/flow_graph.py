@@ -128,8 +128,7 @@ class _Building:
     def _sources(self) -> Iterator[str]:
         journaled: list[str] = []
         for part in self.spec.sources:
-            options = part.options
-            filtered = options.upstream is not None and options.upstream.filters
+            filtered = bool(part.options.filtered_by)
             node = self._add("source", summary(part) + (" after filters" if filtered else ""))
             if part in self.spec.pinned:
                 journaled.append(node)

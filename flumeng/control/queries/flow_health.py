@@ -89,5 +89,5 @@ def _of_discovery(task: TaskRow, *, has_partitions: bool) -> FlowHealth:
     if task.health != "unreachable":
         return FlowHealth("unhealthy supervisor", "discovery fails", why, MEND)
     detail = "lost contact with stream" if has_partitions else "connecting to stream"
-    advice = "check that the brokers are up and reachable from the task's node"
+    advice = "check that the servers it reads are up and reachable from the task's node"
     return FlowHealth("unhealthy supervisor", detail, why, advice)

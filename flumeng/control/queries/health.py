@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,16 +12,19 @@ from flumeng.control.commands.lookup import readable_by_name
 from flumeng.control.commands.replicas import replicas_of
 from flumeng.control.queries import (
     counters,
+    cursors,
     fan_out,
     journal_causes,
     journals,
     lag,
+    links,
     overview,
     queues,
     timestamps,
 )
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.causes import Cause, of_unreadable
+from flumeng.control.queries.cursors import CursorRow
 from flumeng.control.queries.flow_health import flow_health
 from flumeng.control.queries.lag import FlowLag
 from flumeng.control.queries.overview import FlowRow, NodeRow
@@ -51,7 +54,7 @@ def status(
 ) -> dict[str, Any]:
     """Return the health of the cluster and its flows; ``now`` is in seconds since the epoch."""
     cache = ReadCache.of(store)
-    flows = overview.flows(cache, now=now)
+    flows, linked = links.with_links(overview.flows(cache, now=now), cache, now)
     nodes = overview.nodes(cache)
     names = cache.children(paths.live_masters())
     live_records = readable_by_name(cache, paths.live_master, names)
@@ -72,6 +75,9 @@ def status(
     cluster = cache.read(paths.cluster())
     cache.read(paths.moves())
     cache.read_each([paths.lease(*name) for name in leases.names(cache)])
+    where = Positions(accounts, silent)
+    held = cursors.rows(cache, where, newest_accounts, now, cursors.of_sites(cache))
+    states = {flow.flow: flow.state for flow in flows}
     cache.read_each([paths.site(name) for name in cache.children(paths.sites())])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
@@ -80,13 +86,15 @@ def status(
         *_of_troubles(masters, flows),
         *_of_maintenance(maintenance),
         *_of_nodes(nodes, silent),
-        *_of_flows(flows, cache),
+        *links.causes_of_links(linked, states, now),
+        *_of_flows(flows, cache, links.excused(linked)),
         *_of_held(answers_by_node, cache),
         *_of_lost(answers_by_node),
         *queues.causes(cache),
         *_of_replicas(cache, nodes, acks),
         *journal_causes.of_kept(flows, cache, newest_accounts, now),
-        *journal_causes.of_leases(cache, now),
+        *links.causes_of_leases(held),
+        *links.causes_of_breaks(cache, states, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
@@ -99,6 +107,8 @@ def status(
         "masters": names,
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
         "flows": [_flow(flow, acked[flow.flow], lags[flow.flow]) for flow in flows],
+        "links": [asdict(link) for link in linked],
+        "leases": [_lease(row) for row in held],
     }
 
 
@@ -135,6 +145,12 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
         "rollout": asdict(flow.rollout) if flow.rollout else None,
         "went_back": flow.went_back,
     }
+
+
+def _lease(row: CursorRow) -> dict[str, Any]:
+    shown = asdict(row)
+    del shown["held"]
+    return shown
 
 
 def _of_held(nodes: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
@@ -259,7 +275,10 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
             )
 
 
-def _of_flows(flows: Sequence[FlowRow], cache: ReadCache) -> Iterator[Cause]:
+def _of_flows(
+    flows: Sequence[FlowRow], cache: ReadCache, excused: Collection[tuple[str, str]]
+) -> Iterator[Cause]:
+    """Yield causes of flows and their tasks. ``excused``: flows with errors reported as links."""
     for flow in flows:
         if flow.problem and not any(p in flow.problem for p in cache.unreadable):
             yield Cause(
@@ -293,6 +312,8 @@ def _of_flows(flows: Sequence[FlowRow], cache: ReadCache) -> Iterator[Cause]:
             )
         for task in flow.tasks:
             yield from _of_standbys(task)
+            if task.kind == DISCOVER and (flow.flow, task.why) in excused:
+                continue
             if task.state != "running" and (flow.state == "running" or task.kind != COLLECT):
                 yield _of_task(task)
             elif task.health:

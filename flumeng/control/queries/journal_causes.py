@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.config.replicas import Replicas
+from flumeng.control.commands.lease_breaks import is_of_site
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import Unreadable, Versioned
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.replication.membership import node_of
@@ -34,7 +34,8 @@ class Kept:
 
 
 def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
-    """Yield journals whose slowest reader left ``SHARE`` unread, if all acks are readable."""
+    """Yield journals whose slowest reader left ``SHARE`` unread, if all acks are readable. Leases
+    of other sites do not count: they hold up no sender."""
     large = {
         name: account
         for name, account in sorted(accounts.items())
@@ -42,7 +43,10 @@ def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
     }
     flows = sorted(set(map(flow_of, large)))
     listed = cache.children_many([paths.acks(flow) for flow in flows])
-    cursors = {flow: sorted({CURSOR_MAIN, *own}) for flow, own in zip(flows, listed, strict=True)}
+    cursors = {
+        flow: sorted({CURSOR_MAIN, *(name for name in own if not is_of_site(name))})
+        for flow, own in zip(flows, listed, strict=True)
+    }
     for journal, account in large.items():
         flow = flow_of(journal)
         acks = cache.read_each([paths.ack(flow, name, journal) for name in cursors[flow]])
@@ -52,7 +56,7 @@ def kept(cache: ReadCache, accounts: Mapping[str, Account]) -> Iterator[Kept]:
         offset = min(offsets)
         slowest = cursors[flow][offsets.index(offset)]
         events = max(0, account.safe - max(offset, account.floor))
-        share = account.bytes * events / max(1, account.events) / account.max_bytes
+        share = account.bytes_from(offset) / account.max_bytes
         if share >= SHARE:
             yield Kept(journal, flow if slowest == CURSOR_MAIN else slowest, events, share)
 
@@ -77,11 +81,10 @@ def of_kept(
         state = states.get(reader, "")
         shown_state = f" ({state})" if state not in ("", "running") else ""
         subject = f"flow {reader}" if state else f"the reader {reader}"
-        full = "they are given up" if ":" in reader else f"the senders of flow {owner} wait"
         yield Cause(
             f"journal {fullest.journal}{more} of flow {owner} keeps {fullest.events} events that "
             f"{subject}{shown_state} has not read, {fullest.share:.0%} of `max_bytes`; at 100% "
-            f"{full}",
+            f"the senders of flow {owner} wait",
             _advice(reader, owner, state),
             about=f"{subject}: keeps journals of flow {owner}",
         )
@@ -98,34 +101,10 @@ def _advice(reader: str, owner: str, state: str) -> str:
     if is_part(reader):
         given_up = f"; to give up its unread events: apply flow {owner} without it"
     elif not state:
-        given_up = f"; to give up its unread events: `flumeng cursor delete {owner} {reader}`"
+        given_up = f"; to give up its unread events: `flumeng cursor end {owner} {reader}`"
     elif reader != owner:
         given_up = f"; to give up its unread events: `flumeng flow delete {reader}`"
     return f"{remedy}, or raise `journal.max_bytes` of flow {owner}{given_up}"
-
-
-LEASE_SHARES = (0.8, 0.5)
-
-
-def of_leases(cache: ReadCache, now: float) -> Iterator[Cause]:
-    """Yield a cause for each lease of another site that was not renewed for half of its time, and
-    another one from 80 % on. ``now``: seconds since the epoch."""
-    cursors = [(flow, name) for flow, name in leases.names(cache) if ":" in name]
-    found = cache.read_each([paths.lease(*cursor) for cursor in cursors])
-    for (flow, name), lease in zip(cursors, found, strict=True):
-        if not isinstance(lease, Versioned):
-            continue
-        silent = max(0.0, now - lease.written)
-        share = silent / lease.value.keep_seconds
-        reached = next((least for least in LEASE_SHARES if share >= least), None)
-        if reached is not None:
-            yield Cause(
-                f"{lease.value.reader} has not been heard of for {silent / 3600:.1f} h, "
-                f"{reached:.0%} of the time for which flow {flow} keeps its events; at 100% the "
-                "events that it has not read are given up",
-                "look at the flow there, and at the gateways here (`flumeng node list`)",
-                about=f"lease {flow}@{name}: {reached:.0%}",
-            )
 
 
 NAMED = 3

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from flumeng.control.commands.isolated_parts import parts_there
 from flumeng.control.commands.lookup import require_flow
-from flumeng.control.queries import fan_out, journals
+from flumeng.control.queries import fan_out, journals, links
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.causes import Cause, of_unreadable
 from flumeng.control.queries.fan_out import Answers
+from flumeng.control.queries.links import LinkRow
 from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import TaskRow
@@ -166,7 +167,8 @@ class PartitionLag:
 @dataclass(frozen=True)
 class LagOfFlow:
     """A flow's lag in detail. ``partitions``: ``unknown`` ones, without a known lag, then by most
-    events. ``silent`` nodes did not answer; ``problems``: unreadable records."""
+    events. ``silent`` nodes did not answer; ``problems``: unreadable records. ``trend``: as in
+    ``FlowLag``; ``link``: of a flow that reads another site."""
 
     flow: str
     state: str
@@ -180,6 +182,8 @@ class LagOfFlow:
     problems: tuple[str, ...]
     partitions: tuple[PartitionLag, ...]
     parts: tuple[LagOfFlow, ...] = ()
+    trend: str = ""
+    link: LinkRow | None = None
 
 
 def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) -> LagOfFlow:
@@ -191,6 +195,8 @@ def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) 
     whole = _lag(cache, flow, state, *asked, now=now)
     return replace(
         whole,
+        trend=flow_lag(acks_of(cache, asked[0], flow), asked[1], now).trend,
+        link=next(iter(links.links(cache, [flow], now)), None),
         parts=tuple(
             _lag(cache, part, record.value.state, *asked, now=now)
             for part, record in parts_there(store, [flow]).items()

@@ -356,12 +356,12 @@ def _spec(
 
 @dataclass(frozen=True)
 class Receiving:
-    """Where a flow gets events. ``journals``: its sources write them into journals. ``others``: it
-    reads Kafka or the like, or ``flow``'s journals. The default is for an unreadable flow."""
+    """Where a flow gets events. ``journals``: its sources write them into journals. ``origin``:
+    what else it reads, such as ``the source kafka``; else empty. The default is for an unreadable
+    flow."""
 
     journals: bool = True
-    others: bool = False
-    flow: str = ""
+    origin: str = ""
 
 
 def receiving(store: ReadableStore, flows: Sequence[str]) -> Mapping[str, Receiving]:
@@ -378,4 +378,15 @@ def _of(text: str) -> Receiving:
         spec = parse_flow(text)
     except SpecError:
         return Receiving()
-    return Receiving(bool(spec.pinned), bool(spec.partitioned), upstream_of(spec) or "")
+    return Receiving(bool(spec.pinned), _origin(spec))
+
+
+def _origin(spec: FlowSpec) -> str:
+    if upstream := upstream_of(spec):
+        return f"the journals of flow {upstream}"
+    places = []
+    for part in spec.partitioned:
+        remote = part.options.remote
+        place = f"flow {remote.flow} of site {remote.site}" if remote else f"the source {part.name}"
+        places.append(place)
+    return " and ".join(places)

@@ -10,6 +10,8 @@ from zkschema import paths, table
 from zkschema.records import Lease
 
 READ_SECONDS = 60.0
+ENDED_SECONDS = 1.0
+"""``keep_seconds`` of a lease whose reader has ended it; masters remove it soon."""
 
 
 @dataclass(frozen=True)

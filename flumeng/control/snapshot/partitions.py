@@ -61,6 +61,11 @@ def subscribed(journal: str) -> str:
     return f"{journal}@{FLOW}"
 
 
+def remote_partition(site: str, journal: str) -> str:
+    """Return the partition name of a journal in a flow that reads another site."""
+    return f"{site}:{journal}@{SITE}"
+
+
 def ack_path(flow: str, partition: str) -> ZPath[Ack]:
     """Return the path of the flow's ack; that of ``J@flow`` is in a cursor of J's flow."""
     if input_of(partition) == FLOW:

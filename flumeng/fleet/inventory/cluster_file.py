@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from flumeng.config import document
 from flumeng.config.decode import INVALID, Decoder
 from flumeng.control.commands.settings import SETTINGS
+from flumeng.control.commands.sites import checked_site
 from flumeng.fleet import resources
-from flumeng.fleet.resources import CAPACITY, CHOKE, LABEL, SETTING, Resources
+from flumeng.fleet.resources import CAPACITY, CHOKE, LABEL, SETTING, SITE, Resources
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_name
@@ -20,6 +21,7 @@ from zkschema.records import Cluster
 from zkschema.table import NAME
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 def check_setting(text: str) -> None:
@@ -52,9 +54,25 @@ class NodeOptions:
 
 
 @dataclass(frozen=True)
+class LinkedSite:
+    """A site whose flows are read at others. At the site itself it is the cluster's own name, so
+    the base may have all sites."""
+
+    gateways: tuple[str, ...] = option(
+        doc="The site's gateways.", default=(), example='["gw1.fra.example:9003"]'
+    )
+    authority: str = option(
+        doc="The SHA-256 fingerprint of its certificate authority; without one, connections are in "
+        "plain text.",
+        default="",
+        example='"5f0c..."',
+    )
+
+
+@dataclass(frozen=True)
 class ClusterFile:
-    """Settings, chokes and nodes of a cluster. A push leaves those not named here unchanged, unless
-    `--prune` removes one that a push made or adopted."""
+    """Settings, chokes, nodes and sites of a cluster. A push leaves those not named here unchanged,
+    unless `--prune` removes one that a push made or adopted."""
 
     settings: Mapping[str, str] = option(
         doc="Settings of the cluster, those of `flumeng cluster show`.",
@@ -75,14 +93,21 @@ class ClusterFile:
         check=check_node,
         example="{n1: {labels: {role: web}}}",
     )
+    sites: Mapping[str, LinkedSite] = option(
+        doc="Sites whose flows are read, by their names; `flumeng site list` shows them.",
+        factory=dict,
+        check=check_name,
+        example='{fra: {gateways: ["gw1.fra.example:9003"]}}',
+    )
 
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """The resources of a cluster file; ``choke_lines``: the line of each choke by name."""
+    """Resources of a cluster file. ``choke_lines``, ``site_lines``: the line of each, by name."""
 
     resources: Resources
     choke_lines: Mapping[str, int]
+    site_lines: Mapping[str, int]
 
 
 def read(text: str) -> ClusterResources:
@@ -93,9 +118,7 @@ def read(text: str) -> ClusterResources:
         raise SpecError(decoder.problems)
     assert isinstance(file, ClusterFile)
 
-    def parsed(
-        part: str, values: Mapping[str, str], parse: Callable[[str, str], T]
-    ) -> dict[str, T]:
+    def parsed(part: str, values: Mapping[str, V], parse: Callable[[str, V], T]) -> dict[str, T]:
         parsed_values = {}
         for name, value in values.items():
             try:
@@ -107,19 +130,32 @@ def read(text: str) -> ClusterResources:
 
     settings = parsed("settings", file.settings, lambda key, value: SETTINGS[key].parse(value))
     chokes = parsed("chokes", file.chokes, lambda _, value: _rate(value))
+    sites = parsed("sites", file.sites, _site_text)
     if not decoder.problems:
         _check_maintenance(settings, decoder)
     if decoder.problems:
         raise SpecError(decoder.problems)
     content = {f"{SETTING}/{key}": resources.setting_text(value) for key, value in settings.items()}
     content |= {f"{CHOKE}/{key}": resources.number_text(number) for key, number in chokes.items()}
+    content |= {f"{SITE}/{name}": text for name, text in sites.items()}
     for node, options in file.nodes.items():
         content |= {f"{LABEL}/{node}/{name}": value for name, value in options.labels.items()}
         content |= {
             f"{CAPACITY}/{node}/{name}": resources.number_text(number)
             for name, number in options.capacity.items()
         }
-    return ClusterResources(content, {name: decoder.lines[f"chokes.{name}"] for name in chokes})
+    return ClusterResources(
+        content,
+        {name: decoder.lines[f"chokes.{name}"] for name in chokes},
+        {name: decoder.lines[f"sites.{name}"] for name in sites},
+    )
+
+
+def _site_text(name: str, options: LinkedSite) -> str:
+    """Return the value of the site; "" without gateways, as at the site itself."""
+    if not options.gateways and not options.authority:
+        return ""
+    return resources.site_text(checked_site(name, options.gateways, options.authority))
 
 
 def _rate(text: str) -> int:

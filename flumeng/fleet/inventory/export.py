@@ -18,12 +18,15 @@ from flumeng.fleet.resources import (
     CAPACITY,
     CHOKE,
     FLOW,
+    HERE,
     LABEL,
     SETTING,
+    SITE,
     Resources,
     kind_of,
     name_of,
     of_node,
+    site_of,
 )
 from flumeng.platform.options.problems import SpecError
 
@@ -110,8 +113,12 @@ def _kept(text: str) -> str:
 def _cluster(held: Resources) -> str:
     numbers: dict[str, dict[str, int | float | str]] = {SETTING: {}, CHOKE: {}}
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    sites: dict[str, dict[str, Any]] = {}
     for key, value in sorted(held.items()):
         kind = kind_of(key)
+        if kind == SITE:
+            sites[name_of(key)] = _site(value)
+            continue
         if kind in numbers:
             name = name_of(key)
             of_spark = kind == SETTING and name.startswith(SPARK)
@@ -121,8 +128,18 @@ def _cluster(held: Resources) -> str:
         part = {LABEL: "labels", CAPACITY: "capacity"}[kind]
         exported = value.replace("${", "$${") if kind == LABEL else _number(value)
         nodes.setdefault(node, {}).setdefault(part, {})[name] = exported
-    parts = {"settings": numbers[SETTING], "chokes": numbers[CHOKE], "nodes": nodes}
+    parts = {"settings": numbers[SETTING], "chokes": numbers[CHOKE], "nodes": nodes, "sites": sites}
     return _yaml({name: part for name, part in parts.items() if part})
+
+
+def _site(value: str) -> dict[str, Any]:
+    if value == HERE:
+        return {}
+    site = site_of(value)
+    return {
+        "gateways": [*site.gateways],
+        **({"authority": site.authority} if site.authority else {}),
+    }
 
 
 def _number(text: str) -> int | float:

@@ -21,12 +21,13 @@ from flumeng.fleet.inventory import (
     cluster_file,
     layers,
     overlays,
+    site_loops,
     variables,
 )
 from flumeng.fleet.inventory.cluster_file import ClusterResources
 from flumeng.fleet.inventory.layers import Layer, LayerFile
 from flumeng.fleet.inventory.overlays import Origin, Problems
-from flumeng.fleet.resources import FLOW, Resources
+from flumeng.fleet.resources import FLOW, HERE, SITE, Resources
 from flumeng.platform.options.problems import Problem, SpecError, nearest
 
 _UNFOLDED = 2**20
@@ -39,7 +40,8 @@ Check = Callable[[str], ClusterResources | None]
 
 
 def render(inventory: Inventory) -> Mapping[str, Resources]:
-    """Return each site's resources. Raises ``InventoryError`` with all problems of all sites."""
+    """Return each site's resources. Raises ``InventoryError`` with all problems of all sites, and
+    ``UserError`` for flows that form a loop over sites."""
     rendering = _Rendering()
     rendered = {
         site.name: rendering.resources(site, _layers(inventory, site))
@@ -49,6 +51,7 @@ def render(inventory: Inventory) -> Mapping[str, Resources]:
         raise InventoryError(
             [replace(problem, sites=tuple(sites)) for problem, sites in rendering.problems.items()]
         )
+    site_loops.refuse(rendered)
     return rendered
 
 
@@ -105,7 +108,10 @@ class _Rendering:
             problems.update(rendered.problems)
             if rendered.cluster is not None:
                 problems.update(_wrong_chokes(rendered, rendered.cluster, stack.flows))
+                problems.update(_without_gateways(rendered, rendered.cluster, site.name))
                 resources |= rendered.cluster.resources
+                if f"{SITE}/{site.name}" in resources:
+                    resources[f"{SITE}/{site.name}"] = HERE
         for problem in problems:
             self.problems.setdefault(problem, []).append(site.name)
         return resources
@@ -207,6 +213,17 @@ def _wrong_chokes(
             hint = nearest(flow, flows) if flows else "it has none"
             message = f'the site has no flow "{flow}"; {hint}'
             problems.append(Problem(line, f"chokes.{name}", message))
+    return _placed(problems, rendered.text, rendered.source)
+
+
+def _without_gateways(
+    rendered: Rendered, cluster: ClusterResources, here: str
+) -> list[InventoryProblem]:
+    problems = [
+        Problem(line, f"sites.{name}", "give the gateways of this site, HOST:PORT each")
+        for name, line in cluster.site_lines.items()
+        if name != here and not cluster.resources[f"{SITE}/{name}"]
+    ]
     return _placed(problems, rendered.text, rendered.source)
 
 

@@ -11,6 +11,8 @@ from flumeng.journal.log.errors import BelowFloorError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.segment import Segment, Window
 
+MOST_SIZES = 16
+
 
 class Chain:
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -28,6 +30,13 @@ class Chain:
     @property
     def bytes(self) -> int:
         return self._sealed_bytes + self.active.length
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """The base and the bytes of each segment; in a long chain several are taken together."""
+        each = -(-len(self._segments) // MOST_SIZES)
+        parts = [self._segments[i : i + each] for i in range(0, len(self._segments), each)]
+        return tuple((some[0].base, sum(part.length for part in some)) for some in parts)
 
     def add(self, fresh: Segment) -> None:
         self._sealed_bytes += self.active.length

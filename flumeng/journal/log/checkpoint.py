@@ -34,6 +34,12 @@ NO_BARRIER = 2**64 - 1
 _DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 
+def term_by_time() -> int:
+    """Return the lowest term for an opening now: microseconds since the epoch. So a journal that is
+    restored from an old copy has no term in common with the events written since then."""
+    return time.time_ns() // 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """How far a journal is on disk. All events below ``safe`` are: in ``segment`` up to byte

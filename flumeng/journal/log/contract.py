@@ -78,6 +78,10 @@ class Log(Appendable[Payload], Protocol):
     @property
     def bytes(self) -> int: ...
     @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """The first seq and the bytes of some parts of the journal, in order."""
+
+    @property
     def lags(self) -> Mapping[str, int]: ...
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int: ...

@@ -46,6 +46,7 @@ class DelegatedLog:
     lost = _Delegated[int]()
     full = _Delegated[bool]()
     bytes = _Delegated[int]()
+    sizes = _Delegated[tuple[tuple[int, int], ...]]()
     state = _Delegated[Mapping[str, object]]()
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:

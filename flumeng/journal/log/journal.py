@@ -27,7 +27,7 @@ import pyarrow as pa
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log import reading, recovery
 from flumeng.journal.log.chain import Chain
-from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, Durability
+from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, Durability, term_by_time
 from flumeng.journal.log.contract import Position
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.encryption import Keyring
@@ -210,6 +210,10 @@ class Journal:
         return MappingProxyType(dict(self._state))
 
     @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        return self._chain.sizes
+
+    @property
     def lags(self) -> Mapping[str, int]:
         return {}
 
@@ -360,7 +364,7 @@ class Journal:
         self._chain.check(sound=self._writer.sound)
 
     def _opening_term(self) -> int:
-        return self.term + 1
+        return max(self.term + 1, term_by_time())
 
     def _roll_is_due(self, header: FrameHeader) -> bool:
         del header

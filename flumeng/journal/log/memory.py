@@ -162,6 +162,10 @@ class MemoryJournal:
         return self.safe
 
     @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        return ((self.floor, self.bytes),)
+
+    @property
     def lags(self) -> Mapping[str, int]:
         return {}
 

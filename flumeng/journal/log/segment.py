@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import mmap
 import os
 import struct
 from array import array
@@ -36,6 +35,7 @@ from flumeng.journal.log.frame import (
     encode_whole_state,
     padded,
 )
+from flumeng.journal.log.window_memory import WindowMemory
 from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 SUFFIX = ".segment"
@@ -52,8 +52,10 @@ assert SEGMENT_HEADER_BYTES % ALIGNMENT == 0
 
 INDEX_BYTES = 64 << 10
 WINDOW_BYTES = 1 << 20
-MAPPED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-"""Flags of a window's memory: shared memory, or a fault for each page, take twice the time."""
+LARGE_FRAME_BYTES = WINDOW_BYTES // 4
+"""Behind a frame this large, a window holds the next frame only: the rest would be read twice."""
+
+_memory = WindowMemory()
 
 
 def file_name(base: int) -> str:
@@ -133,6 +135,10 @@ class Index:
             self._offsets.append(offset)  # before the seq, by which readers find it
             self._seqs.append(seq)
 
+    @property
+    def last_offset(self) -> int | None:
+        return self._offsets[-1] if self._offsets else None
+
     def find(self, seq: int, default: int) -> int:
         """Return the offset of the last indexed frame that begins by ``seq``, else ``default``."""
         at = bisect.bisect_left(self._seqs, seq + 1) - 1
@@ -173,26 +179,36 @@ class Segment:
         self.last_crc = header.crc
         self.length += header.length
 
+    def follow(self, length: int, end: int) -> None:
+        """Set the length of a file that another process writes, and index its frames below seq
+        ``end``, which are durable. Not thread-safe."""
+        self.length = length
+        index = self._index or Index()
+        with self._open() as fd:
+            self._extend(index, fd, end)
+        self._index = index
+
     def windows(self, start: int, end: int) -> Iterator[Window]:
         """Yield windows of the frames of [start, end) in order; ``end`` must be written. Raises
         BelowFloorError (trimmed), HeldError, CorruptError after all frames before the damage."""
         with self._open() as fd:
             offset = self._seek(fd, start)
-            window_bytes = WINDOW_BYTES
+            window_bytes, large = WINDOW_BYTES, False
             seq = start
             while seq < end:
+                if large and offset < self.length:
+                    window_bytes = self._length(fd, offset)
                 size = min(window_bytes, self.length - offset)
                 if size <= 0:
                     raise CorruptError(f"segment {self.path} ends at seq {seq}, expected {end}")
-                # Its own mapping: the C library would keep the memory of many streams.
-                memory = mmap.mmap(-1, size, flags=MAPPED)
+                memory = _memory.take(size)
                 try:
-                    _read(fd, memoryview(memory), offset, self.path)
+                    _read(fd, memory, offset, self.path)
                 except CorruptError:
                     alone = read_frame_header(fd, offset, self._journal, self.path).length
                     if size <= alone:
                         raise
-                    window_bytes = alone  # reads the frames before a bad sector
+                    window_bytes, large = alone, False  # reads the frames before a bad sector
                     continue
                 buffer = pa.py_buffer(memory)
                 offsets = [0]
@@ -206,6 +222,7 @@ class Segment:
                         if len(offsets) > 1:
                             yield Window(buffer, offsets, encrypted)
                         raise
+                    large = header.length >= LARGE_FRAME_BYTES
                     if at + header.length > size:
                         window_bytes = max(window_bytes, header.length)
                         break
@@ -228,6 +245,13 @@ class Segment:
         except BadFrameError as error:
             raise CorruptError(f"{self.path} at byte {offset + at}: {error}") from error
 
+    def _length(self, fd: int, offset: int) -> int:
+        """Return the length of the frame at ``offset``; a window's if its header is damaged."""
+        try:
+            return read_frame_header(fd, offset, self._journal, self.path).length
+        except CorruptError:
+            return WINDOW_BYTES
+
     def _seek(self, fd: int, seq: int) -> int:
         """Return the offset of the frame with ``seq``, or of one shortly before it."""
         if seq <= self.base:
@@ -239,15 +263,20 @@ class Segment:
     def _build_index(self, fd: int) -> Index:
         """Index a segment that an earlier process wrote, up to a damaged header."""
         index = Index()
-        offset = self.first
+        self._extend(index, fd)
+        return index
+
+    def _extend(self, index: Index, fd: int, end: int | None = None) -> None:
+        offset = self.first if index.last_offset is None else index.last_offset
         while offset < self.length:
             try:
                 header = read_frame_header(fd, offset, self._journal, self.path)
             except CorruptError:
                 break
+            if end is not None and header.end > end:
+                break
             index.add(header.first_seq, offset)
             offset += header.length
-        return index
 
     @contextmanager
     def _open(self) -> Iterator[int]:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from flumeng.journal.log.checkpoint import term_by_time
 from flumeng.journal.log.delegated_log import DelegatedLog
 from flumeng.journal.log.errors import DataLossError, HeldError, JournalFailedError, NotServedError
 from flumeng.journal.log.frame import FrameHeader, Payload, identity
@@ -62,6 +63,7 @@ class ReplicatedJournal(DelegatedLog):
         *,
         closes: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        least_term: Callable[[], int] = term_by_time,
     ) -> None:
         self.id = journal.id
         self._needs_in_sync = 1
@@ -71,6 +73,7 @@ class ReplicatedJournal(DelegatedLog):
         self.listeners = journal.listeners
         self.closes = closes
         self._clock = clock
+        self._least_term = least_term
         self._done = False
         self._role: Follower | Primary = self._disk.as_replica
         self._membership: Membership | None = None
@@ -337,7 +340,8 @@ class ReplicatedJournal(DelegatedLog):
             self._lead(replica, membership, self._version)
         else:
             current = replace(membership, term=replica.term)
-            self._transport.proposal(self.id, self._version, current.restarted())
+            restarted = current.restarted(self._least_term())
+            self._transport.proposal(self.id, self._version, restarted)
 
     def _lead(self, replica: Follower, membership: Membership, version: int) -> None:
         self._disk.lead(membership.term, membership.lineage, closes=self.closes)

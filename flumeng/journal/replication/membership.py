@@ -64,9 +64,9 @@ class Membership:
             replicas=self.nodes,
         )
 
-    def restarted(self) -> Membership:
+    def restarted(self, least_term: int = 0) -> Membership:
         """Return the membership in a new term: each process of a primary needs one (I4)."""
-        return replace(self, term=self.term + 1)
+        return replace(self, term=max(self.term + 1, least_term))
 
     def promoted(self, replica: str) -> Membership:
         """Return the membership with the replica as primary in a new term, and the former primary

@@ -23,12 +23,14 @@ READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"
 _LOOK = frozenset({wire.POSITIONS, wire.ACCOUNTS, wire.REPLICAS, wire.COUNTERS, wire.OFFSETS, TAP})
 MAY: Mapping[Role, frozenset[str]] = {
-    "collector": frozenset({READ, wire.WATCH, wire.POSITIONS}),
+    "collector": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.ACCOUNTS}),
     "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
     "gateway": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "node": frozenset({REPLICA}),
-    "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE}),
+    "subscriber": frozenset(
+        {READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE, wire.FLOW_FILTERS}
+    ),
     "viewer": _LOOK,
     "operator": _LOOK | {wire.CHECK_TARGETS},
     "admin": _LOOK | {wire.CHECK_TARGETS},

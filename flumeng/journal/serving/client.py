@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,13 +17,15 @@ from pyarrow import flight
 from flumeng.journal.log import reading
 from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError
-from flumeng.journal.serving import wire
+from flumeng.journal.serving import filtered_wire, wire
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.proof import Proof, of_process
 from flumeng.journal.serving.wire import NO_CHOKE, Choke
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 T = TypeVar("T")
+_STEP = re.compile(r"^Flight returned [\w ]+ error, with message: ")
+_LAST_ERROR = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
 
 class JournalClient:
@@ -34,12 +37,14 @@ class JournalClient:
         timeout_seconds: float = 30.0,
         *,
         prove: Callable[[], Proof | None] = of_process,
+        options: Sequence[tuple[str, int]] = (),
     ) -> None:
         """A call raises UnavailableError after ``timeout_seconds``, ``read`` after so long without
-        an event. ``prove`` returns the credentials for a new connection."""
+        an event. ``prove`` returns the credentials for a new connection; ``options`` are gRPC's."""
         self._address = address
         self._prove = prove
         self._timeout_seconds = timeout_seconds
+        self._channel_options = options
         self._connection: flight.FlightClient | None = None
 
     def positions(self) -> dict[str, Position]:
@@ -97,10 +102,46 @@ class JournalClient:
             else:
                 return
 
-    def copy(self, journal: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def filtered(
+        self, journal: str, start: int, end: int, filters: str, choke: Choke = NO_CHOKE
+    ) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+        """Yield the events of [start, end) behind ``filters``, see ``filtered_wire``: pairs of the
+        seq below which the range is complete now, and the events since the pair before. The last
+        seq is ``end``. Raises as ``read``, and UserError for filters that the site cannot run."""
+        seq = start
+        while True:
+            began = seq
+            try:
+                ticket = wire.make_ticket(journal, seq, end, filters=filters, choke=choke)
+                for chunk in self._chunks(ticket):
+                    for reached, events in filtered_wire.events_of(chunk, self._address):
+                        if not seq <= reached <= end:
+                            raise CorruptError(
+                                f"{self._address} sends seq {reached} of the range {seq} to {end}"
+                            )
+                        seq = reached
+                        yield seq, events
+            except _OutOfTimeError:
+                if seq == began:
+                    raise
+            else:
+                if seq < end:
+                    raise DataLossError(f"journal {journal}: seqs {seq} to {end} are missing")
+                return
+
+    def copy(
+        self, journal: str, start: int, end: int, *, aligned: bool = False, choke: Choke = NO_CHOKE
+    ) -> Iterator[pa.RecordBatch]:
         """Return the stored frames of [start, end) as they arrive: unchecked, in FRAMES_SCHEMA.
-        Raises as ``read``."""
-        return self._chunks(wire.make_ticket(journal, start, end))
+        ``aligned``: see ``Ticket``. Raises as ``read``."""
+        return self._chunks(wire.make_ticket(journal, start, end, aligned=aligned, choke=choke))
+
+    def frames(
+        self, journal: str, start: int, end: int, *, aligned: bool = False, choke: Choke = NO_CHOKE
+    ) -> Iterator[pa.Buffer]:
+        """As ``copy``, frame by frame."""
+        for chunk in self.copy(journal, start, end, aligned=aligned, choke=choke):
+            yield from wire.frames_of(chunk, self._address)
 
     def ask(self, action: str, body: bytes, understand: Callable[[Any], T]) -> T:
         """Return the understood JSON answer. Raises UnavailableError, CorruptError, UserError."""
@@ -173,7 +214,7 @@ class JournalClient:
 
     def _connect(self) -> flight.FlightClient:
         if self._connection is None:
-            self._connection = connect(self._address, self._prove())
+            self._connection = connect(self._address, self._prove(), self._channel_options)
         return self._connection
 
     def _options(self) -> flight.FlightCallOptions:
@@ -186,7 +227,7 @@ class JournalClient:
                 document = json.loads(info)
                 kind = dict(wire.ERROR_KINDS)[document["kind"]]
                 return kind(f"server {self._address}: {document['message']}")
-        text = str(error).partition(" gRPC client debug context")[0]
+        text = _plain(str(error))
         if isinstance(error, flight.FlightTimedOutError):
             return _OutOfTimeError(
                 f"server {self._address} made no progress in {self._timeout_seconds:g} s: {text}"
@@ -196,15 +237,25 @@ class JournalClient:
         return UnavailableError(f"server {self._address} does not answer: {text}")
 
 
-def connect(address: str, proof: Proof | None) -> flight.FlightClient:
+def _plain(text: str) -> str:
+    """Return the cause in a text of gRPC's, which repeats the address and its own steps."""
+    text = text.partition(" gRPC client debug context")[0].rstrip(".")
+    text = _STEP.sub("", text)
+    return _LAST_ERROR.sub("", text)
+
+
+def connect(
+    address: str, proof: Proof | None, options: Sequence[tuple[str, int]] = ()
+) -> flight.FlightClient:
     """Return a client, which connects at its first call; ``proof`` is None in an open cluster."""
     if proof is None:
-        return flight.FlightClient(f"grpc://{address}")
+        return flight.FlightClient(f"grpc://{address}", generic_options=list(options))
     return flight.FlightClient(
         f"grpc+tls://{address}",
         tls_root_certs=proof.ca,
         cert_chain=proof.certificate,
         private_key=proof.key,
+        generic_options=list(options),
     )
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from flumeng.config.column_kinds import Kind
 from flumeng.journal.log.contract import Position
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options.patterns import check_name
@@ -18,28 +19,33 @@ T = TypeVar("T")
 
 class PositionsRequest(msgspec.Struct, frozen=True):
     """A request for the positions of a flow's journals. It is answered when they differ from those
-    of the answer ``seen``, or after ``wait_seconds``. ``site``: the caller's name."""
+    of the answer ``seen``, or after ``wait_seconds``. ``site``: the caller's name. ``filtered``:
+    the caller reads the events behind the flow's filters."""
 
     flow: str
     site: str = ""
     seen: str = ""
     wait_seconds: float = 0.0
+    filtered: bool = False
 
 
 class FlowPositions(msgspec.Struct, frozen=True):
     """The journals of a flow of ``site``. ``ends``: of the closed ones. ``away``: those whose
-    server does not answer. ``seen`` names these contents."""
+    server does not answer. ``seen`` names these contents. ``filters``: the name of the flow's
+    current filters, for a ``filtered`` request."""
 
     site: str
     positions: dict[str, Position]
     ends: dict[str, int]
     away: tuple[str, ...]
     seen: str
+    filters: str = ""
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
     """Acks of ``reader``, a flow of the caller's ``site``. The source keeps all above for
-    ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one."""
+    ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one. ``end``:
+    the reader was deleted; its lease with this id ends."""
 
     flow: str
     site: str
@@ -47,16 +53,52 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     keep_seconds: float
     acks: dict[str, int]
     id: str = ""
+    end: bool = False
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """Events that the source gave up before their reader had read them, and why. ``gaps``: journal,
+    first seq and the seq behind the last; ``events`` counts those of all gaps."""
+
+    id: str
+    why: str
+    seconds_ago: float
+    events: int
+    gaps: tuple[tuple[str, int, int], ...] = ()
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
     """``ended``: the lease with the request's id was removed, so events may be missing. ``time``:
-    of the gateway's clock, in seconds since the epoch; 0.0 from an older one."""
+    of the gateway's clock, in seconds since the epoch; 0.0 from an older one. ``room``: the largest
+    share of a journal's room that the kept ``events`` take. ``broke``: events given up, until an
+    operator there acknowledges it."""
 
     site: str
     id: str
     ended: bool = False
     time: float = 0.0
+    room: float = 0.0
+    events: int = 0
+    bytes: int = 0
+    broke: Broken | None = None
+
+
+class FiltersRequest(msgspec.Struct, frozen=True):
+    """A request for what the filters of a flow make of its events. ``filters``: the name of those
+    filters; "" for the current ones."""
+
+    flow: str
+    filters: str = ""
+
+
+class FiltersAnswer(msgspec.Struct, frozen=True):
+    """Filters of a flow of ``site``. ``filters``: their name, which depends on their text alone.
+    ``columns``: of the events behind them. ``schema``: the same in Arrow's IPC format."""
+
+    site: str
+    filters: str
+    columns: dict[str, Kind]
+    schema: bytes
 
 
 def parse(kind: type[T], body: bytes) -> T:
@@ -74,8 +116,11 @@ def parse(kind: type[T], body: bytes) -> T:
 
 
 def understood(kind: type[T], answer: object) -> T:
-    """Convert the JSON of an answer. Raises CorruptError."""
+    """Convert the JSON of an answer, without unknown fields. Raises CorruptError."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
-        raise CorruptError(f"this flumeng cannot read the answer of a gateway: {error}") from error
+        raise CorruptError(
+            f"a gateway of another version answers with other fields than this flumeng reads "
+            f"({error}): upgrade the older site"
+        ) from error

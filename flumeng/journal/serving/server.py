@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -28,6 +27,7 @@ from flumeng.journal.serving.replica_wire import REPLICA
 from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service
 from flumeng.journal.serving.taps import Places, Taps
 from flumeng.journal.serving.watch import Watch, WatchRequest, parse_request
+from flumeng.journal.serving.windows import aligned, batch_of
 from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.security.credentials import Keystore
@@ -128,7 +128,8 @@ class JournalServer(Service):
             raise NotServedError(f"journal {ticket.journal} is not served by this node")
         if ticket.tapped:
             return self._taps.windows(journal, ticket.start, ticket.end)
-        return self._counted(peer, journal.read_frames(ticket.start, ticket.end))
+        windows = self._counted(peer, journal.read_frames(ticket.start, ticket.end))
+        return aligned(windows, journal.id, ticket.start) if ticket.aligned else windows
 
     def _watch(self, peer: Peer, context: Any, request: WatchRequest) -> Iterator[bytes]:
         unseen = [name for name in request.journals if not peer.sees(name)]
@@ -178,16 +179,10 @@ class JournalServer(Service):
 
 
 def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.RecordBatch]:
-    """Yield one record batch per window, without copying the window's buffer."""
     for window in windows:
         if ended.is_set():
             raise UnavailableError("the journal server is stopping")
-        # Not pa.array: that imports pandas, 50 MB in every ingest worker.
-        offsets = pa.py_buffer(array("i", window.offsets))
-        frames = pa.Array.from_buffers(
-            pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
-        )
-        yield pa.RecordBatch.from_arrays([frames], schema=wire.FRAMES_SCHEMA)
+        yield batch_of(window)
 
 
 def _account(journal: Log, acked: int, past: ProgressSample | None, *, reads: bool) -> Account:
@@ -208,6 +203,7 @@ def _account(journal: Log, acked: int, past: ProgressSample | None, *, reads: bo
         acked_minute_ago=past.acked if past else None,
         safe_minute_ago=past.safe if past else None,
         lags=journal.lags,
+        sizes=journal.sizes,
         problem=journal.cipher.problem,
     )
 

@@ -33,6 +33,7 @@ WATCH = "watch"
 CHECK_TARGETS = "check-targets"
 FLOW_POSITIONS = "flow-positions"
 LEASE = "lease"
+FLOW_FILTERS = "flow-filters"
 MAX_TICKET_BYTES = 16_384
 """Large, since a token contains its signer's certificates."""
 MOST_RATE = 2**40
@@ -89,7 +90,9 @@ NO_CHOKE = Choke()
 @dataclass(frozen=True)
 class Ticket:
     """A request for the events [start, end) of a journal; a ``token`` admits an executor. Only
-    gateways heed a ``choke``."""
+    gateways heed a ``choke``. With ``filters``, the events behind these filters of the flow, in
+    chunks of ``filtered_wire``. An ``aligned`` one gets only frames that begin in the range; old
+    servers add the one before."""
 
     journal: str
     start: int
@@ -97,6 +100,8 @@ class Ticket:
     tapped: bool = False
     token: str = ""
     choke: Choke = NO_CHOKE
+    filters: str = ""
+    aligned: bool = False
 
 
 def make_ticket(
@@ -107,6 +112,8 @@ def make_ticket(
     tapped: bool = False,
     token: str = "",
     choke: Choke = NO_CHOKE,
+    filters: str = "",
+    aligned: bool = False,
 ) -> bytes:
     """Encode a ticket; a server without taps rejects the ticket of a tap."""
     document: dict[str, object] = {"journal": journal, "start": start, "end": end}
@@ -114,6 +121,10 @@ def make_ticket(
         document["token"] = token
     if choke != NO_CHOKE:
         document["choke"] = asdict(choke)
+    if filters:
+        document["filters"] = filters
+    if aligned:
+        document["aligned"] = True
     return json.dumps({"tap": document} if tapped else document).encode()
 
 
@@ -126,7 +137,8 @@ def parse_ticket(ticket: bytes) -> Ticket:
         if tapped:
             document = document["tap"]
         name, start, end = document["journal"], document["start"], document["end"]
-        token = document.get("token", "")
+        token, filters = document.get("token", ""), document.get("filters", "")
+        aligned = document.get("aligned", False)
         choke = msgspec.convert(document.get("choke", {}), Choke)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError('a ticket is like {"journal": "ID", "start": 0, "end": 9}') from error
@@ -134,10 +146,12 @@ def parse_ticket(ticket: bytes) -> Ticket:
         raise UserError("a ticket holds a journal's id and two whole numbers")
     if not 0 <= start <= end:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
-    if not isinstance(token, str):
-        raise UserError("a ticket's token must be a string")
+    if not isinstance(token, str) or not isinstance(filters, str):
+        raise UserError("a ticket's token and filters must be strings")
+    if not isinstance(aligned, bool):
+        raise UserError("a ticket's aligned must be true or false")
     if not all(
         0 <= rate <= MOST_RATE for rate in (choke.bytes_per_second, choke.link_bytes_per_second)
     ):
         raise UserError(f"a ticket's rates are 0 to {MOST_RATE} bytes/s")
-    return Ticket(name, start, end, tapped, token, choke)
+    return Ticket(name, start, end, tapped, token, choke, filters, aligned)

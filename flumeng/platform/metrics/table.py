@@ -24,7 +24,8 @@ LABELS = {
     "cause": "the reason",
     "sink": "its place in the flow's text, with the names of branches",
     "filter": "its place in the flow's text, with the names of branches",
-    "site": "the site that reads",
+    "site": "the other site",
+    "reader": "the flow there that reads",
     "branch": "its name, behind those of the branches that it is in",
 }
 
@@ -73,7 +74,7 @@ _gauge = partial(_metric, "gauge")
 _histogram = partial(_metric, "histogram")
 
 
-EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE, GATEWAY = (
+EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE, GATEWAY, DISCOVERY = (
     "every process",
     "master, node, collector",
     "node",
@@ -82,6 +83,7 @@ EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE, GATEWAY = (
     "master",
     "standalone",
     "gateway",
+    "discovery process",
 )
 
 
@@ -323,6 +325,10 @@ COLLECT_GONE = _flow_counter(
     "Events that could not be read, deleted or damaged ones, and that were skipped as the flow "
     "allows; of objects, an estimate by their size.",
 )
+COLLECT_LOOPED = _flow_counter(
+    "flumeng_collect_looped_total",
+    "Events of another site that were dropped, since they had passed this site before.",
+)
 COLLECT_FAILED_EVENTS = _flow_counter(
     "flumeng_collect_filter_failed_total",
     "Events that a filter with `on_error: drop` could not process, and dropped.",
@@ -398,6 +404,56 @@ GATEWAY_SENT = _counter(
     FLOW,
 )
 GATEWAY_READS = _gauge("flumeng_gateway_reads", GATEWAY, "Reads of other sites that run now.")
+
+
+def _lease_gauge(name: str, doc: str) -> Metric:
+    return _gauge(name, GATEWAY, doc, "site", "reader", FLOW, largest=True)
+
+
+LEASE_TIME = _lease_gauge(
+    "flumeng_lease_time_used_ratio",
+    "The share of its `keep_seconds` for which a lease was not renewed; at 1 it ends.",
+)
+LEASE_ROOM = _lease_gauge(
+    "flumeng_lease_room_used_ratio",
+    "The largest share of a journal's `max_bytes` that unread events take; at 1 they are given up.",
+)
+LEASE_EVENTS = _lease_gauge("flumeng_lease_events", "Events that the reader has not read.")
+LEASE_BYTES = _lease_gauge("flumeng_lease_bytes", "Bytes of these events.")
+LEASE_LOST = _lease_gauge(
+    "flumeng_lease_lost_events",
+    "Events given up before the reader had read them, until `flumeng cursor acknowledge`.",
+)
+
+
+def _link_metric(kind: Kind, name: str, doc: str) -> Metric:
+    return _metric(kind, name, DISCOVERY, doc, "site", FLOW, largest=kind == "gauge")
+
+
+LINK_UP = _link_metric(
+    "gauge", "flumeng_link_up", "1 while a gateway of the site that the flow reads answers."
+)
+LINK_DOWNS = _link_metric(
+    "counter", "flumeng_link_downs_total", "How often no gateway answered any more."
+)
+LINK_ANSWER_SECONDS = _link_metric(
+    "gauge", "flumeng_link_answer_seconds", "How long renewals of the lease take, smoothed."
+)
+LINK_TIME = _link_metric(
+    "gauge",
+    "flumeng_link_lease_time_used_ratio",
+    "The share of `keep_seconds` since the lease was renewed; at 1 the site keeps nothing more.",
+)
+LINK_ROOM = _link_metric(
+    "gauge",
+    "flumeng_link_lease_room_used_ratio",
+    "The share of a journal's room there that unread events take, as of the last renewal.",
+)
+LINK_LOST = _link_metric(
+    "gauge",
+    "flumeng_link_lost_events",
+    "Events that the site gave up before they were read, until `flumeng cursor acknowledge`.",
+)
 SPARK_RUN_SECONDS = _flow_counter(
     "flumeng_flow_spark_run_seconds_total",
     "How long the reading, filters and sinks of written batches ran in Spark's tasks, added up.",

@@ -83,7 +83,7 @@ class Environment:
         self._network.calm_down()
         self.answering.calm_down()
         for session in self.sessions:
-            session.see(self.ensemble.zxid)
+            session.see(session.ensemble.zxid)
 
     def _go_wrong(self) -> None:
         """One thing goes wrong."""

@@ -42,6 +42,8 @@ class UnrunPipeline:
     spare_roots: frozenset[str] = frozenset()
     shareable: bool = False
     trouble: str = ""
+    filters: str = ""
+    outdated: bool = False
 
     def event_bytes(self) -> None:
         return None

@@ -101,6 +101,8 @@ class FakePipeline:
     shareable = False
     intent = None
     trouble = ""
+    filters = ""
+    outdated = False
     spare_roots: frozenset[str] = frozenset()
 
     def event_bytes(self) -> None:

@@ -46,12 +46,15 @@ WHEN: tuple[Intent, ...] = ("before", "after")
 
 @dataclass
 class Target:
-    """Remembers the last number of each part of a series; rows have their revision."""
+    """Remembers the last number of each part of a series; rows have their revision. A batch must
+    always come with the ``filters`` of the other site with which it was decided."""
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     rows: list[str] = field(default_factory=list)
+    filters: dict[BatchId, str] = field(default_factory=dict)
 
-    def take(self, batch: BatchId, split: int, rows: Sequence[str]) -> None:
+    def take(self, batch: BatchId, split: int, rows: Sequence[str], filters: str) -> None:
+        assert self.filters.setdefault(batch, filters) == filters
         if self.numbers.get((batch.series, split), 0) < batch.number:
             self.numbers[batch.series, split] = batch.number
             self.rows += rows
@@ -71,6 +74,8 @@ class NumberedPipeline:
     spare_roots: frozenset[str] = frozenset()
     shareable: bool = False
     trouble: str = ""
+    filters: str = ""
+    outdated: bool = False
 
     def event_bytes(self) -> None:
         return None
@@ -103,7 +108,7 @@ class NumberedPipeline:
 
     def _take(self, identity: BatchId, split: int, rows: Sequence[str]) -> None:
         self.steps.step("before target")
-        self.target.take(identity, split, rows)
+        self.target.take(identity, split, rows, self.filters)
         self.steps.step("after target")
 
     def _rows(self, piece: Range) -> list[str]:
@@ -145,7 +150,13 @@ class World:
         decided = intents.read(store, FLOW, TASK)
         revision = decided.revision if decided and decided.ranges else epoch + 1
         pipeline = NumberedPipeline(
-            flow_spec(), self.when, self.target, steps, revision, parts=1 + epoch % 3
+            flow_spec(),
+            self.when,
+            self.target,
+            steps,
+            revision,
+            parts=1 + epoch % 3,
+            filters=decided.filters if decided and decided.ranges else f"filters {epoch}",
         )
         task = ClaimedTask(
             Assignment(FLOW, TASK, epoch, revision, "", tuple(JOURNALS)),
@@ -326,7 +337,9 @@ def test_intent_that_does_not_follow_the_acks_is_reported_and_not_written() -> N
 def test_no_new_event_is_read_while_a_journal_of_the_decided_batch_is_absent() -> None:
     world = decided()
     store = FakeStore(world.tree)
-    pipeline = NumberedPipeline(flow_spec(), "after", world.target, Steps(), 2, parts=1)
+    pipeline = NumberedPipeline(
+        flow_spec(), "after", world.target, Steps(), 2, parts=1, filters="filters 1"
+    )
     last = max(JOURNALS)
 
     task = ClaimedTask(
@@ -341,6 +354,24 @@ def test_no_new_event_is_read_while_a_journal_of_the_decided_batch_is_absent() -
     assert task.backlog(eager=True).due_seconds is None
     assert task.start() is None
     assert not task.caught_up
+
+
+def test_decided_batch_is_not_repeated_with_other_filters_of_its_site() -> None:
+    """Another owner may decide it after this one has looked."""
+    world = decided()
+    store = FakeStore(world.tree)
+    pipeline = NumberedPipeline(
+        flow_spec(), "after", world.target, Steps(), 2, parts=1, filters="filters 2"
+    )
+    with pytest.raises(ConflictError, match="other filters"):
+        ClaimedTask(
+            Assignment(FLOW, TASK, 2, 2, "", tuple(JOURNALS)),
+            store,
+            Publisher(store, gap_seconds=0.0),
+            pipeline,
+            FakePositions(JOURNALS),
+            size=BatchSize(BATCH_EVENTS),
+        )
 
 
 def test_a_flow_of_the_same_name_begins_another_series() -> None:

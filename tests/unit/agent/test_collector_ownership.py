@@ -19,7 +19,7 @@ from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Written
 from flumeng.control.zookeeper import ABSENT
-from flumeng.platform.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError, UserError
 from tests.testkit.collector import ScriptedPipeline
 from tests.testkit.scripted_store import fail_at
 from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
@@ -259,6 +259,68 @@ def test_a_decided_batch_is_repeated_by_the_revision_that_decided_it(world: Worl
     found = world.store.read(paths.intent("web", "collect.0"))
     assert found
     assert (found.value.number, found.value.ranges) == (7, {})
+
+
+def test_decided_batch_is_repeated_with_the_filters_of_the_other_site(world: World) -> None:
+    """The site has others by now, which the batches after it get."""
+    intent = Intent(
+        epoch=1,
+        series="s",
+        number=7,
+        revision=1,
+        splits=1,
+        ranges={JOURNAL: (0, 40)},
+        filters="old",
+    )
+    world.store.write(paths.intent("web", "collect.0"), intent, ABSENT)
+    world.safe[JOURNAL] = 100
+    decided: list[str] = []
+
+    def note(_ranges: Sequence[Range]) -> None:
+        found = world.store.read(paths.intent("web", "collect.0"))
+        assert found
+        decided.append(found.value.filters)
+
+    pipelines = {
+        name: ScriptedPipeline(once(), note, intent="before", filters=name)
+        for name in ("old", "new")
+    }
+    world.run_built(lambda wanted: pipelines[wanted.filters or "new"])
+    wait_for(lambda: world.ack() == 100)
+    assert pipelines["old"].batches == [(Range(JOURNAL, 0, 40),)]
+    assert sum(piece.events for batch in pipelines["new"].batches for piece in batch) == 60
+    assert decided == ["old", *["new"] * len(pipelines["new"].batches)]
+
+
+def test_task_takes_the_other_filters_of_its_site_between_batches(world: World) -> None:
+    world.safe[JOURNAL] = 10
+    pipelines = [ScriptedPipeline(once(), filters="old"), ScriptedPipeline(once(), filters="new")]
+    left = iter(pipelines)
+    world.run_built(lambda _wanted: next(left))
+    wait_for(lambda: world.ack() == 10)
+    pipelines[0].outdated = True
+    world.safe[JOURNAL] = 20
+    wait_for(lambda: world.ack() == 20)
+    assert pipelines[0].batches == [(Range(JOURNAL, 0, 10),)]
+    assert pipelines[1].batches == [(Range(JOURNAL, 10, 20),)]
+    assert "failed" not in world.states()
+
+
+def test_decided_batch_whose_filters_are_gone_is_reported(world: World) -> None:
+    intent = Intent(
+        epoch=1, series="s", number=7, revision=1, splits=1, ranges={JOURNAL: (0, 4)}, filters="old"
+    )
+    world.store.write(paths.intent("web", "collect.0"), intent, ABSENT)
+    world.safe[JOURNAL] = 100
+
+    def build(wanted: Assignment) -> ScriptedPipeline:
+        raise UserError(f"no kept revision has the filters {wanted.filters}")
+
+    world.run_built(build)
+    wait_for(lambda: "failed" in world.states())
+    error = str(world.statuses[-1].error)
+    assert "must be repeated as it was decided, but no kept revision has the filters old" in error
+    assert "flumeng ack drop web collect.0" in error
 
 
 def test_partitions_are_read_with_the_options_of_the_claimed_revision(world: World) -> None:

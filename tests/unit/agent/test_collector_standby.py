@@ -113,6 +113,16 @@ def test_standby_takes_over_another_revision_with_a_new_pipeline() -> None:
     assert len(host.built) == 2
 
 
+def test_standby_takes_over_other_filters_of_its_site_with_a_new_pipeline() -> None:
+    host = Host()
+    runner = host.runner(STANDBY)
+    runner.turn()
+    host.built[0].outdated = True
+    runner.assign(OWNER)
+    runner.turn()
+    assert len(host.built) == 2
+
+
 def test_standby_is_fenced_by_a_higher_epoch() -> None:
     """An owner under a higher epoch has claimed meanwhile."""
     host = Host()

@@ -196,7 +196,7 @@ def test_interrupted_creation_of_a_cursor_is_repeated_or_deleted(store: FakeStor
 def test_flow_and_cursor_cannot_have_the_same_name(store: FakeStore) -> None:
     take(store)
     report = COPY.replace("flow: copy", "flow: report")
-    with pytest.raises(RefusedError, match="`flumeng cursor delete web report`"):
+    with pytest.raises(RefusedError, match="`flumeng cursor end web report`"):
         apply_flow(Operator(store, *BY), report)
     delete_cursor(Operator(store, *BY), "web", "report")
     apply_flow(Operator(store, *BY), report)
@@ -212,7 +212,7 @@ def test_flow_with_readers_is_not_deleted_and_the_error_lists_them(store: FakeSt
     with pytest.raises(ConflictError) as refused:
         delete_flow(Operator(store, *BY), "web")
     assert "is read by copy, report" in str(refused.value)
-    assert "(`flumeng cursor delete web report`)" in str(refused.value)
+    assert "(`flumeng cursor end web report`)" in str(refused.value)
     delete_flow(Operator(store, *BY), "copy")
     delete_cursor(Operator(store, *BY), "web", "report")
     with pytest.raises(ConflictError, match="was removed"):
@@ -264,22 +264,27 @@ def test_operator_lists_readers_of_a_flow_and_removes_a_cursor(store: FakeStore)
     at = shell(store)
     lines = at.run("cursor", "list").stdout.splitlines()
     assert lines[0].split("\t") == [
-        "FLOW", "CURSOR", "READER", "UNTIL", "JOURNALS", "LAG", "PROBLEM",
+        "FLOW", "CURSOR", "READER", "AGE", "KEPT FOR", "JOURNALS", "LAG", "BYTES", "USED",
+        "PROBLEM",
     ]  # fmt: skip
-    assert lines[1].split("\t") == ["web", "copy", "flow copy", "-", "2", "50", "-"]
+    assert lines[1].split("\t") == [
+        "web", "copy", "flow copy", "-", "-", "2", "50", "5.0 kB", "room 0%", "-",
+    ]  # fmt: skip
     cells = lines[2].split("\t")
-    assert (cells[1], *cells[3:6]) == ("report", "2023-11-14 22:15:00", "2", "45")
+    assert (cells[1], *cells[4:9]) == (
+        "report", "100 s", "2", "45", "4.5 kB", "time 0%, room 0%",
+    )  # fmt: skip
     assert at.run("cursor", "list", "copy").stdout.splitlines() == lines[:1]
-    done = at.run("cursor", "delete", "web", "report", "--reason", "notebook is gone")
+    done = at.run("cursor", "end", "web", "report", "--reason", "notebook is gone")
     assert (
-        done.stdout == "cursor report of flow web is deleted: no events are kept for it any more\n"
+        done.stdout == "cursor report of flow web has ended: no events are kept for it any more\n"
     )
     for words, why in (
         (("web", "report"), 'flow web has no cursor "report"'),
         (("web", "main"), "the flow's own cursor"),
         (("wbe", "report"), 'there is no flow "wbe"'),
     ):
-        refused = at.run("cursor", "delete", *words)
+        refused = at.run("cursor", "end", *words)
         assert refused.exit_code == 2
         assert why in refused.stderr
 

@@ -103,7 +103,8 @@ def test_failed_sync_fails_the_flow_and_reopening_repairs_it(tmp_path: Path) -> 
         running.write("4")
         await running.all_safe()
         (reopened,) = running.journal_store.journals.values()
-        assert (reopened.id, reopened.term) == (journal.id, journal.term + 1)
+        assert reopened.id == journal.id
+        assert reopened.term > journal.term
         await running.end()
 
     run(test)
@@ -126,7 +127,8 @@ def test_ack_that_a_failing_journal_missed_is_kept(tmp_path: Path) -> None:
         await running.status("failed")
         await running.status("running")
         (reopened,) = running.journal_store.journals.values()
-        assert (reopened.acked, reopened.term) == (2, journal.term + 1)
+        assert reopened.acked == 2
+        assert reopened.term > journal.term
         await running.end()
 
     run(test)

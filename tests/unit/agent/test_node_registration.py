@@ -478,3 +478,19 @@ def test_seen_position_is_unknown_when_the_ack_is_unreadable(cluster: FakeTree) 
     store.write(path, records.Ack(epoch=1, offset=70), ABSENT)
     store.tree.znodes[str(path)].data = b"garbage"
     assert registration.journals.seen([JOURNAL]) == {JOURNAL: None}
+
+
+def test_record_of_a_removed_journal_goes_whatever_cursor_is_made_meanwhile(
+    cluster: FakeTree,
+) -> None:
+    store = FakeStore(cluster)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
+    journals = Registration(store, identity(), DISK).journals
+    journals.enter(local(closed=True, end=8))
+    store.write(paths.ack("web", "main", JOURNAL), records.Ack(epoch=1, offset=8), ABSENT)
+    journals.clear_up(journals.acks().unneeded, [JOURNAL])
+    assert store.exists(paths.journal(JOURNAL)), "its files are there"
+    store.write(paths.cursor("web", "nyc:copy"), None, ABSENT)
+    assert journals.acks().unneeded == ()
+    journals.clear_up((), [])
+    assert not store.exists(paths.journal(JOURNAL))

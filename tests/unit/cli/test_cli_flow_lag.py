@@ -83,6 +83,8 @@ def test_lag_lists_each_partition_latest_first_and_a_total(shell: Shell, store: 
         "silent": [],
         "problems": [],
         "parts": [],
+        "trend": "growing",
+        "link": None,
     }
     rows = [
         (row["partition"][-2:], row["ack"], row["end"], row["events"], row["seconds"],

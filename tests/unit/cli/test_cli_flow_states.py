@@ -7,6 +7,7 @@ import pytest
 from flumeng.control.commands import tombstones
 from flumeng.control.commands.flows import apply_flows, delete_flow
 from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.zookeeper import ABSENT, ANY
 from tests.testkit.cluster import add_node
 from tests.testkit.command_line import Shell
@@ -56,19 +57,24 @@ def test_pause_and_stop_name_the_place_where_events_wait(shell: Shell, store: Fa
             ("disk", "tail: {paths: [/a]}"),
             ("topic", kafka),
             ("both", "{tail: {paths: [/a]}}, {" + kafka + "}"),
+            ("far", "flow: {site: fra, name: web}"),
         )
     }
-    list(apply_flows(Operator(store, "ann", "", 0.0), texts))
-    assert shell.run("flow", "pause", "disk", "topic", "both").stdout.splitlines()[:3] == [
+    operator = Operator(store, "ann", "", 0.0)
+    name_cluster(operator, "nyc")
+    add_site(operator, "fra", ["gw1:9003"], "")
+    list(apply_flows(operator, texts))
+    assert shell.run("flow", "pause", "disk", "topic", "both", "far").stdout.splitlines()[:4] == [
         "flow disk: collecting stops now, its sources still write to the journals",
-        "flow topic: collecting stops now, new events wait in Kafka",
-        "flow both: collecting stops now, new events wait in the journals or in Kafka",
+        "flow topic: collecting stops now, new events wait in the source kafka",
+        "flow both: collecting stops now, new events wait in the journals or in the source kafka",
+        "flow far: collecting stops now, new events wait in flow web of site fra",
     ]
     assert shell.run("flow", "stop", "disk", "topic", "both").stdout.splitlines()[:3] == [
         "flow disk: its sources stop now, its journals are fully collected",
-        "flow topic: collecting stops now, remaining events wait in Kafka",
+        "flow topic: collecting stops now, remaining events wait in the source kafka",
         "flow both: its sources stop now, its journals are fully collected, and remaining events "
-        "in Kafka wait there",
+        "wait in the source kafka",
     ]
 
 

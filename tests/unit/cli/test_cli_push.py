@@ -15,13 +15,14 @@ from click.testing import Result
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import begin_maintenance, set_choke, set_setting
+from flumeng.control.commands.sites import name_cluster
 from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform import processes
 from tests.testkit.command_line import Shell
 from tests.testkit.sites import NOON, FakeSites
 from tests.testkit.store import FakeStore
 from zkschema import paths
-from zkschema.records import Push, PushClaim
+from zkschema.records import Lease, Link, Push, PushClaim
 
 WEB = "flow: web\nsources: [tail: {paths: [/var/log/web.log]}]\nsinks: [noop]\n"
 SITES = """
@@ -511,3 +512,85 @@ def test_unreported_change_is_not_reported_reverted(pushing: Pushing) -> None:
         True,
     ), back.output
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None, WEB, None]
+
+
+LINKS = """
+sites:
+  s0: {gateways: ["g0:9003"]}
+  s1: {gateways: ["g1:9003"]}
+"""
+COPY = "flow: copy\nsources: [flow: {site: s0, name: web}]\nsinks: [noop]\n"
+
+
+def test_sites_are_pushed_with_the_flows_that_read_them(pushing: Pushing) -> None:
+    pushing.write("base/cluster.yaml", LINKS)
+    pushing.write("sites/s1/flows/copy.yaml", COPY)
+    plan = pushing.run("plan")
+    assert plan.exit_code == 5, plan.stderr
+    assert "+ site/s0: unset -> here" in plan.stdout
+    assert "+ site/s0: unset -> g0:9003" in plan.stdout
+    pushing.applied()
+    store = pushing.sites.store("s1")
+    site, cluster = store.read(paths.site("s0")), store.read(paths.cluster())
+    assert site is not None and site.value.gateways == ("g0:9003",)
+    assert cluster is not None and cluster.value.site == "s1"
+    assert pushing.flow("s1", "copy") == COPY
+    assert not pushing.sites.store("s0").exists(paths.site("s0"))
+    assert pushing.run("plan").exit_code == 0
+
+
+def test_site_and_its_flow_are_pruned_together_and_come_back(pushing: Pushing) -> None:
+    pushing.write("base/cluster.yaml", LINKS)
+    pushing.write("sites/s1/flows/copy.yaml", COPY)
+    pushing.applied()
+    pushing.write(
+        "base/cluster.yaml", LINKS.replace('s0: {gateways: ["g0:9003"]}', "s2: {gateways: [g2:1]}")
+    )
+    (pushing.directory / "sites/s1/flows/copy.yaml").unlink()
+    pushing.applied("--prune")
+    store = pushing.sites.store("s1")
+    assert not store.exists(paths.site("s0"))
+    assert pushing.flow("s1", "copy") is None
+    done = pushing.run("rollback", "--yes")
+    assert done.exit_code == 0, done.stdout
+    assert store.exists(paths.site("s0"))
+    assert pushing.flow("s1", "copy") == COPY
+
+
+def test_cluster_with_another_name_is_a_conflict(pushing: Pushing) -> None:
+    name_cluster(Operator(pushing.sites.store("s1"), "hand", "", NOON), "other")
+    pushing.write("base/cluster.yaml", LINKS)
+    plan = pushing.run("plan")
+    assert plan.exit_code == 3
+    assert "the cluster is the site other: `flumeng site name s1` renames it" in plan.stdout
+
+
+def test_loop_over_sites_refuses_the_plan(pushing: Pushing) -> None:
+    pushing.write("base/cluster.yaml", LINKS)
+    pushing.write("sites/s1/flows/copy.yaml", COPY.replace("web", "copy"))
+    pushing.write("sites/s0/flows/copy.yaml", COPY.replace("s0", "s1").replace("web", "copy"))
+    plan = pushing.run("plan")
+    assert plan.exit_code == 2
+    assert "s0/copy -> s1/copy -> s0/copy" in plan.stderr
+
+
+def test_status_has_a_matrix_of_links(pushing: Pushing) -> None:
+    pushing.write("base/cluster.yaml", LINKS)
+    pushing.write("sites/s1/flows/copy.yaml", COPY)
+    pushing.applied()
+    store = pushing.sites.store("s1")
+    link = Link(site="s0", source="web", keep_seconds=60.0, renewed=NOON)
+    store.write(paths.link("copy"), link, ABSENT)
+    assert "READS FROM\ts0\ns1\t1 up" in pushing.run("status").stdout
+    rows = json.loads(pushing.run("status", "--json").stdout)
+    assert [row["links"] for row in rows] == [{}, {"s0": {"copy": "up"}}, {}]
+
+
+def test_status_reads_a_site_with_leases(pushing: Pushing) -> None:
+    pushing.applied()
+    store = pushing.sites.store("s1")
+    store.write(paths.cursor("web", "s0:copy"), None, ABSENT)
+    lease = Lease(holder="h", reader="flow copy of site s0", keep_seconds=60.0, renewed=NOON)
+    store.write(paths.lease("web", "s0:copy"), lease, ABSENT)
+    shown = pushing.run("status")
+    assert "cannot be read" not in shown.stdout, shown.stdout

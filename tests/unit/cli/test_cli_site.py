@@ -90,7 +90,6 @@ def test_flow_of_an_unusable_site_is_refused(shell: Shell, flow: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (", after: filters", "cannot run there for readers"),
         (", at: '22:00-06:00'", "has no time zone"),
         (", priority: 10", "expected at most 9"),
         (", bytes_per_second: 1KB", "expected at least 65536 bytes"),
@@ -104,3 +103,21 @@ def test_flow_that_asks_for_more_than_a_site_gives_is_refused(
     result = shell.run("flow", "validate", flow)
     assert result.exit_code != 0
     assert why in " ".join(result.output.split()), result.output
+
+
+@pytest.mark.parametrize(
+    ("authority", "why"),
+    [((), "no gateway of site fra answers"), (("--authority", "ab" * 32), "has none")],
+)
+def test_filtered_flow_of_a_silent_site_is_applied_with_a_warning(
+    shell: Shell, flow: Path, authority: tuple[str, ...], why: str
+) -> None:
+    flow.write_text(WEB.format(site="fra", more=", after: filters") + 'filters: [{where: "a < 2"}]')
+    shell.run("site", "add", "fra", "127.0.0.1:1", *authority)
+    shell.run("site", "name", "nyc")
+    result = shell.run("flow", "apply", flow)
+    assert result.exit_code == 0
+    assert "its expressions are checked when it runs, see `flumeng status`" in result.stderr
+    assert why in result.stderr
+    graph = shell.run("flow", "graph", "copy").output
+    assert "after filters" in graph

@@ -81,6 +81,18 @@ def test_journal_without_a_server_is_looked_up_again_soon(world: World) -> None:
     assert world.found() == "a:1"
 
 
+def test_worker_that_has_not_started_has_no_address_and_is_looked_up_again_soon(
+    world: World,
+) -> None:
+    world.register("n1")
+    world.serve("n1", "")
+    world.addresses.reread([JOURNAL])
+    assert world.addresses.of([JOURNAL]) == {}
+    world.serve("n1", "a:1")
+    world.now += DOUBT_SECONDS
+    assert world.found() == "a:1"
+
+
 def test_known_address_is_used_while_zookeeper_is_away(world: World) -> None:
     world.register("n1")
     world.serve("n1", "a:1")

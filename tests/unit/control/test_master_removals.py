@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
@@ -161,6 +162,32 @@ def test_large_expired_cursor_is_removed_in_portions(cluster: FakeTree) -> None:
     assert outcome.done == [release] and not outcome.unfinished
     assert not store.exists(paths.lease("web", "report"))
     assert not store.exists(paths.cursor("web", "report"))
+
+
+def test_expired_lease_of_another_site_is_recorded_with_what_it_kept(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    apply(store, "web")
+    names = [f"web.n1.{number}.0a1b2c3d" for number in range(2)]
+    store.write(paths.cursor("web", "nyc:copy"), None, ABSENT)
+    for name, own, main in zip(names, (40, 100), (100, 100), strict=True):
+        store.write(paths.ack("web", "nyc:copy", name), records.Ack(epoch=0, offset=own), ABSENT)
+        store.write(paths.ack("web", "main", name), records.Ack(epoch=1, offset=main), ABSENT)
+    lease = records.Lease(holder="h", reader="flow copy", keep_seconds=60.0, renewed=0.0)
+    version = store.write(paths.lease("web", "nyc:copy"), lease, ABSENT)
+    outcome = carry_out(store, [Release("web", "nyc:copy", version, ())], NOTHING)
+    assert len(outcome.done) == 1
+    broke = lease_breaks.of_flow(store, "web")["nyc:copy"]
+    assert (broke.events, broke.away) == (60, True)
+    assert broke.gaps == (records.Gap(journal=names[0], start=40, end=100),)
+    assert broke.why == "the lease was not renewed for 60 s"
+
+
+def test_lease_of_a_flow_that_is_gone_can_expire(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    lease = records.Lease(holder="h", reader="flow copy", keep_seconds=60.0, renewed=0.0)
+    version = store.write(paths.lease("gone", "nyc:copy"), lease, ABSENT)
+    outcome = carry_out(store, [Release("gone", "nyc:copy", version, ())], NOTHING)
+    assert len(outcome.done) == 1
 
 
 def test_renewed_lease_keeps_its_cursor(cluster: FakeTree) -> None:

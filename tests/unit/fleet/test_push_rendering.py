@@ -13,6 +13,7 @@ from flumeng.fleet.inventory import InventoryError
 from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render
 from flumeng.fleet.resources import Resources
+from flumeng.platform.errors import UserError
 
 SITES = """\
 inventory: test
@@ -322,3 +323,48 @@ place: {ingest: {labels: &l {role: a}}, collect: {labels: *l}}
     assert (place.ingest.labels, place.collect.labels) == ({"role": "a"}, {"role": "b"})
     assert "&" not in found["fra"]["flow/web"]
     assert "*" not in found["fra"]["flow/web"]
+
+
+COPY = "flow: {}\nsources: [flow: {{site: {}, name: {}}}]\nsinks: [noop]\n"
+LINKS = """\
+sites:
+  fra: {gateways: ["g1:9003", "g2:9003"], authority: "AB:ab"}
+  lon: {gateways: ["g3:9003"]}
+""".replace("AB:ab", "AB:" * 31 + "ab")
+
+
+def test_sites_of_the_base_are_links_and_at_the_site_its_own_name(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {"base/cluster.yaml": LINKS})
+    fra = f"g1:9003 g2:9003 authority {'ab' * 32}"
+    assert found["osl"] == {"site/fra": fra, "site/lon": "g3:9003"}
+    assert found["fra"] == {"site/fra": "here", "site/lon": "g3:9003"}
+    assert found["lon"] == {"site/fra": fra, "site/lon": "here"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sites: {ams: {}}\n", "sites.ams: give the gateways of this site"),
+        ('sites: {ams: {gateways: ["g1"]}}\n', "gateway 'g1': expected host:port"),
+        ('sites: {ams: {gateways: ["g1:1"], authority: x}}\n', "64 hexadecimal digits"),
+        ('sites: {"A b": {gateways: ["g1:1"]}}\n', "sites.A b"),
+    ],
+)
+def test_wrong_site_is_reported_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    (line,) = refused(tmp_path, {"base/cluster.yaml": text})
+    assert "base/cluster.yaml:1" in line
+    assert told in line
+
+
+def test_loop_over_sites_is_refused_with_its_path(tmp_path: Path) -> None:
+    files = {
+        "sites/fra/flows/a.yaml": COPY.format("a", "lon", "b"),
+        "sites/lon/flows/b.yaml": "flow: b\nsources: [flow: {name: c}]\nsinks: [noop]\n",
+        "sites/lon/flows/c.yaml": COPY.format("c", "fra", "a"),
+        "sites/osl/flows/a.yaml": COPY.format("a", "fra", "a"),
+    }
+    with pytest.raises(UserError, match="a loop over sites: fra/a -> lon/c -> lon/b -> fra/a"):
+        rendered(tmp_path, files)
+    (tmp_path / "sites/lon/flows/c.yaml").write_text(FLOW.replace("web", "c"))
+    del files["sites/lon/flows/c.yaml"]
+    assert "flow/a" in rendered(tmp_path, files)["fra"]

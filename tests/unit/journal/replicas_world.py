@@ -73,7 +73,11 @@ class Site:
 
     def open(self, opened: ReplicaJournal) -> None:
         self.journal = ReplicatedJournal(
-            opened, self, closes=self.name != "n1", clock=lambda: self.world.now
+            opened,
+            self,
+            closes=self.name != "n1",
+            clock=lambda: self.world.now,
+            least_term=lambda: 0,
         )
 
     def again(self) -> None:

@@ -83,6 +83,7 @@ def test_unclean_promotion_begins_another_lineage() -> None:
 
 def test_restarted_primary_has_a_term_of_its_own() -> None:
     assert MEMBERSHIP.restarted() == replace(MEMBERSHIP, term=4)
+    assert MEMBERSHIP.restarted(least_term=7).term == 7
 
 
 def test_primary_does_not_leave_the_replicas_in_sync() -> None:

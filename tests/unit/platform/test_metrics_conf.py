@@ -174,6 +174,16 @@ def test_every_metric_in_the_docs_exists() -> None:
         "flumeng_ingest_cut_files_total",
         "flumeng_ingest_skipped_files_total",
         "flumeng_ingest_unauthorized_total",
+        "flumeng_link_up",
+        "flumeng_link_downs_total",
+        "flumeng_link_answer_seconds",
+        "flumeng_link_lease_time_used_ratio",
+        "flumeng_link_lease_room_used_ratio",
+        "flumeng_link_lost_events",
+        "flumeng_lease_time_used_ratio",
+        "flumeng_lease_room_used_ratio",
+        "flumeng_lease_lost_events",
+        "flumeng_collect_looped_total",
     ],
 )
 def test_lags_losses_and_refusals_have_an_alert_and_a_panel(metric: str) -> None:

@@ -1,0 +1,124 @@
+"""What a subscriber concludes from a site's journals and from the end of its lease."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.config.component import RemoteFlow
+from flumeng.connectors.sites.finder import SiteFinder
+from flumeng.connectors.sites.gateways import Gateways
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.sites import add_site, name_cluster
+from flumeng.journal.log.contract import Position
+from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseAnswer, LeaseRequest
+from tests.testkit.cluster import new_cluster
+from tests.testkit.store import FakeStore
+from zkschema import paths
+
+COPY = "flow: copy\nsources: [{flow: {site: fra, name: web}}]\nsinks: [noop]\n"
+OLD, NEW = "web.n1.0.0000000a", "web.n1.0.0000000b"
+
+
+def at(floor: int, safe: int) -> Position:
+    return Position(1, floor, safe, closed=False)
+
+
+class FakeGateways:
+    """``ended``: the answer to the next requests."""
+
+    def __init__(self) -> None:
+        self.journals: dict[str, Position] = {OLD: at(5, 10)}
+        self.ends: dict[str, int] = {}
+        self.away: tuple[str, ...] = ()
+        self.ended = False
+        self.requests: list[LeaseRequest] = []
+
+    def here(self) -> str:
+        return "nyc"
+
+    def lease(self, request: LeaseRequest) -> LeaseAnswer:
+        self.requests.append(request)
+        return LeaseAnswer("fra", "id", self.ended)
+
+    def positions(self, _flow: str) -> FlowPositions:
+        return FlowPositions("fra", dict(self.journals), dict(self.ends), self.away, "s")
+
+
+@pytest.fixture
+def nyc() -> FakeStore:
+    store = new_cluster()
+    operator = Operator(store, "a", "", 0.0)
+    name_cluster(operator, "nyc")
+    add_site(operator, "fra", ["127.0.0.1:1"], "")
+    apply_flow(operator, COPY)
+    return store
+
+
+@pytest.fixture
+def fra() -> FakeGateways:
+    return FakeGateways()
+
+
+@pytest.fixture
+def task(nyc: FakeStore, fra: FakeGateways) -> DiscoveryTask:
+    finder = SiteFinder(RemoteFlow("fra", "web", 600.0), nyc, "copy")
+    finder._gateways = cast(Gateways, fra)
+    return DiscoveryTask(nyc, "copy", 1, [finder])
+
+
+def starts(task: DiscoveryTask) -> dict[str, int]:
+    return {name: partition.start for name, partition in task.partitions.items()}
+
+
+def test_events_that_a_new_journal_has_lost_are_a_gap(
+    task: DiscoveryTask, fra: FakeGateways
+) -> None:
+    task.discover()
+    fra.journals[NEW] = at(7, 20)
+    task.discover()
+    assert starts(task) == {f"fra:{OLD}@site": 5, f"fra:{NEW}@site": 0}
+
+
+def test_journal_whose_server_was_away_when_the_flow_began_starts_at_its_floor(
+    task: DiscoveryTask, fra: FakeGateways, nyc: FakeStore
+) -> None:
+    fra.away = (NEW,)
+    outcome = task.discover()
+    assert f"the server of the journal {NEW} does not answer" in outcome.trouble
+    assert outcome.soon
+    record = nyc.read(paths.partitions("copy"))
+    assert record is not None
+    assert record.value.scope is not None
+    assert "lease id" in record.value.scope, "an end of the lease would not be noticed"
+    fra.away = ()
+    fra.journals[NEW] = at(7, 20)
+    task.discover()
+    assert starts(task) == {f"fra:{OLD}@site": 5, f"fra:{NEW}@site": 7}
+
+
+def test_journal_that_ends_after_its_lease_did_is_lost_though_it_was_there_still(
+    task: DiscoveryTask, fra: FakeGateways
+) -> None:
+    """The source decided to remove it before it saw the lease again."""
+    task.discover()
+    fra.ended, fra.ends = True, {OLD: 10}
+    assert task.discover().trouble == ""
+    fra.ended, fra.ends, fra.journals = False, {}, {}
+    for _ in range(4):
+        assert "events from seq 0 on may be missing" in task.discover().trouble
+
+
+def test_journal_that_is_open_after_its_lease_ended_is_no_longer_in_doubt(
+    task: DiscoveryTask, fra: FakeGateways
+) -> None:
+    task.discover()
+    fra.ended = True
+    task.discover()
+    fra.ended = False
+    task.discover()
+    fra.journals = {}
+    assert [task.discover().trouble for _ in range(4)] == [""] * 4
