@@ -99,7 +99,7 @@ class Sites:
     fra: FakeStore = field(default_factory=new_cluster)
     nyc: FakeStore = field(default_factory=new_cluster)
     stack: ExitStack = field(default_factory=ExitStack)
-    processes: FilterProcesses = field(default_factory=lambda: FilterProcesses(most=2))
+    processes: FilterProcesses = field(default_factory=FilterProcesses)
 
     def __post_init__(self) -> None:
         self.journal = MemoryJournal.create(self.folder, J, limits=Limits(128 << 20))
@@ -108,7 +108,6 @@ class Sites:
             "127.0.0.1", journals=lambda: {J: self.journal}, keystore=self.keystore
         )
         self.stack.callback(self.server.stop)
-        self.stack.callback(self.processes.close)
         operator = Operator(self.fra, *BY)
         name_cluster(operator, "fra")
         apply_flow(operator, WEB)
