@@ -39,8 +39,8 @@ TCP_CONGESTION = socket.TCP_CONGESTION
 
 
 def run(mbit: int = 1000, seconds: float = SHARE_SECONDS) -> dict[str, object]:
-    """A line of ``mbit``; of half, a quarter or less when plain TCP cannot fill that here. A backlog
-    of ``seconds`` is read, then events come at half of the line's rate; MirrorMaker is last."""
+    """A line of ``mbit``; of half, a quarter or less when plain TCP cannot fill that here. A
+    backlog of ``seconds`` is read, then events come at half of the rate; MirrorMaker is last."""
     wanted = mbit
     while True:
         with linked(Line(mbit * 1e6)) as ends:

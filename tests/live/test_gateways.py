@@ -131,11 +131,9 @@ class Sites:
             self.journal.append(numbered_events(first, min(end - first, 20_000)))
         self.journal.sync()
 
-<<<<<<< HEAD
-    def gateway(self, filters: FlowFilters | None = None) -> GatewayServer:
-=======
-    def gateway(self, local: LocalJournals | None = None) -> GatewayServer:
->>>>>>> line
+    def gateway(
+        self, filters: FlowFilters | None = None, local: LocalJournals | None = None
+    ) -> GatewayServer:
         watcher = PositionWatcher(Addresses(self.fra))
         self.stack.callback(watcher.close)
         server = GatewayServer(
