@@ -241,7 +241,7 @@ def test_gateway_reads_journals_of_its_node_without_their_server(
     assert found(replace(here, safe=400), 500) == 0
     assert found(replace(here, floor=1), 500) == 0
     assert found(replace(here, held=1), 500) == 0
-    gateway = sites.gateway(local)
+    gateway = sites.gateway(local=local)
     sites.server._reading.count = 0
     place = fetching.Place((gateway.address,), None)
     (frame,) = fetching.frames(place, J, 0, 500)
