@@ -46,10 +46,11 @@ class SiteFinder(FinderBase):
         known = self._mine(before.partitions)
         scope = before.scope or ()
         held_id = next((text.removeprefix(LEASE) for text in scope if text.startswith(LEASE)), "")
-        lease = self._gateways.lease(self._request(self._acks(known), held_id))
+        acks = self._acks(known)
+        lease = self._gateways.lease(self._request(acks, held_id))
         self._lease_id = lease.id
         found = self._gateways.positions(self._remote.flow)
-        self._contacts.note(found, self._acks(known))
+        self._contacts.note(found, acks)
         lost = {text.removeprefix(LOST) for text in scope if text.startswith(LOST)}
         if lease.ended:
             missing = {name for name in known if journal_of(name) not in _all(found)}

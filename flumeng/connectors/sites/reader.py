@@ -95,11 +95,11 @@ class SiteReader:
         journal, proof = journal_of(partition), self._proof()
         owner = identity(journal)
         with _client(address.partition(",")[0], proof) as client:
-            for batch in client.copy(journal, seq, seq + 1):
-                for frame in wire.frames_of(batch, address):
-                    header = FrameHeader.unpack(frame, 0, owner)
-                    if header.first_seq <= seq < header.end:
-                        return header.term
+            batches = list(client.copy(journal, seq, seq + 1))
+        for frame in (frame for batch in batches for frame in wire.frames_of(batch, address)):
+            header = FrameHeader.unpack(frame, 0, owner)
+            if header.first_seq <= seq < header.end:
+                return header.term
         raise DataLossError(f"journal {journal}: seq {seq} is missing")
 
     def _marked(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
