@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.dataset as ds
 
+from benches import relay_mirrormaker
+from benches.relay_readers import source_cpu_seconds
 from benches.relay_sites import COPY, LINE_BYTES, Lines, Site, two_sites, until
 from tests.testkit.ip_link import Ends, Line, linked
 
@@ -27,27 +29,38 @@ WARM_SECONDS = 4.0
 """A plain TCP stream has left its slow start by then."""
 BUSY_SHARE = 0.9
 """A smaller line is taken when plain TCP fills less of it."""
-SHARE_SECONDS = 12.0
-LAG_SECONDS = 12.0
+SHARE_SECONDS = 40.0
+LAG_SECONDS = 15.0
+PART_SECONDS = 1.0
+SUBSCRIBERS = 20
+STILL_SECONDS = 90.0
+LEAST_MBIT = 60
 TCP_CONGESTION = socket.TCP_CONGESTION
 
 
 def run(mbit: int = 1000, seconds: float = SHARE_SECONDS) -> dict[str, object]:
-    """A line of ``mbit``, or the largest half, quarter or less that the machine can fill."""
-    found: dict[str, object] = {"wanted_mbit": mbit}
+    """A line of ``mbit``; of half, a quarter or less when plain TCP cannot fill that here. A
+    backlog of ``seconds`` is read, then events come at half of the rate; MirrorMaker is last."""
+    wanted = mbit
     while True:
         with linked(Line(mbit * 1e6)) as ends:
-            plain = {
-                f"plain_{streams}_{how}_line_share": round(rate(ends, how, streams) / mbit, 3)
-                for streams, how in ((1, "cubic"), (1, "bbr"), (16, "bbr"))
-            }
-            if plain["plain_16_bbr_line_share"] < BUSY_SHARE and mbit > 60:
+            most = rate(ends, "bbr", 16) / mbit
+            if most < BUSY_SHARE and mbit > LEAST_MBIT:
                 mbit //= 2
                 continue
-            found |= {"line_mbit": mbit, **plain}
+            line = mbit * 1e6 / 8
             with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="flumeng-bench-") as folder:
-                found |= measure(Path(folder), ends, mbit * 1e6 / 8, seconds)
-            return found
+                found = measure(Path(folder), ends, line, seconds)
+                mirrored = relay_mirrormaker.measure(Path(folder), ends, line)
+            return {
+                "wanted_mbit": wanted,
+                "line_mbit": mbit,
+                **found,
+                "mirrormaker_line_share": round(mirrored, 3),
+                "tcp_16_bbr_line_share": round(most, 3),
+                "tcp_1_bbr_line_share": round(rate(ends, "bbr", 1) / mbit, 3),
+                "tcp_1_cubic_line_share": round(rate(ends, "cubic", 1) / mbit, 3),
+            }
 
 
 def measure(folder: Path, ends: Ends, line: float, seconds: float) -> dict[str, object]:
@@ -71,13 +84,17 @@ def measure(folder: Path, ends: Ends, line: float, seconds: float) -> dict[str, 
 def fill_and_read(
     source: Site, target: Site, lines: Lines, line: float, seconds: float
 ) -> dict[str, float]:
-    """Share of the line, and the CPU time of the source's node, while a backlog is read."""
+    """Share of the line, and CPU time of the source's node, while a backlog is read; and by how
+    much that time grows with twenty subscribers that read the same."""
     target.pause("copy")
     before, first = source.journal_bytes, lines.sent
     lines.send(int(line * seconds / LINE_BYTES))
-    until(lambda: source.journal_bytes - before >= (lines.sent - first) * 700, "the journal")
-    time.sleep(2)
-    each = (source.journal_bytes - before) / (lines.sent - first)
+    count = lines.sent - first
+    until(lambda: source.acked("web") == lines.sent, "the journal")
+    each = (source.journal_bytes - before) / count
+    part = int(line * PART_SECONDS / LINE_BYTES)
+    one = source_cpu_seconds(source, target, first, first + 4 * part, 1) / 4
+    many = source_cpu_seconds(source, target, first, first + part, SUBSCRIBERS)
     cpu = source.cpu_seconds
     target.resume("copy")
     marks = [(time.monotonic(), first)]
@@ -86,16 +103,15 @@ def fill_and_read(
         acked = target.acked("copy")
         if acked != marks[-1][1]:
             marks.append((time.monotonic(), acked))
-        assert time.monotonic() - marks[-1][0] < 60, "the copy stands still"
+        assert time.monotonic() - marks[-1][0] < STILL_SECONDS, "the copy stands still"
     cpu = source.cpu_seconds - cpu
-    size = (lines.sent - first) * each
-    low, high = (first + (lines.sent - first) * part for part in (0.2, 0.95))
-    inner = [mark for mark in marks if low <= mark[1] <= high]
+    # Before, tasks start and connections become fast; at the end they have nothing left to do.
+    inner = [mark for mark in marks if 0.25 * count <= mark[1] - first]
     (began, at), (ended, to) = inner[0], inner[-1]
     return {
         "line_share": round((to - at) * each / (ended - began) / line, 3),
-        "source_cpu_seconds_per_gb": round(cpu / size * 1e9, 3),
-        "batches": len(marks) - 1,
+        "source_cpu_seconds_per_gb": round(cpu / (count * each) * 1e9, 3),
+        "cpu_20_over_1": round(many / one, 2),
     }
 
 

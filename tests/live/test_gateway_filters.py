@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.gateway.filter_processes import FilterProcesses
 from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.config import SpecError, check_flow
 from flumeng.config.policy import UNRESTRICTED
@@ -41,9 +42,18 @@ FEW = """filters:
 """
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[FilterProcesses]:
+    """Their start takes seconds."""
+    made = FilterProcesses(most=1)
+    made.schema(WEB)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def sites(tmp_path: Path) -> Iterator[Sites]:
-    made = Sites(tmp_path)
+def sites(tmp_path: Path, processes: FilterProcesses) -> Iterator[Sites]:
+    made = Sites(tmp_path, processes=processes)
     with made.stack:
         yield made
 
@@ -259,17 +269,20 @@ def test_unused_filter_processes_end(sites: Sites) -> None:
     sites.processes.end_unused()
     assert sites.processes._idle == []
     assert process._process.returncode is not None
+    sites.processes.schema(WEB)
     assert read(sites, 0, 10).num_rows == 6
 
 
 def test_subscriber_needs_a_grant_for_filtered_events_too(secured: Sites) -> None:
     filter_with(secured, FEW)
+    secured.processes.schema(WEB)
     assert read(secured, 0, 10).num_rows == 6
     with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow app"):
         Gateways("fra", secured.nyc, answer_seconds=30.0).filters("app")
     foreign = Range("fra:app.n1.0.0a1b2c3d@site", 0, 1)
     with pytest.raises(DeniedError, match="does not let subscriber nyc read the flow app"):
         next(reader(secured).read(foreign, secured.addresses))
+    secured.processes.close()
 
 
 def test_dead_filter_process_costs_a_retry(sites: Sites) -> None:

@@ -25,6 +25,7 @@ from flumeng.agent.gateway.filter_processes import FilterProcesses
 from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
 from flumeng.agent.gateway.leases import Leases
+from flumeng.agent.gateway.local_journals import LocalJournals
 from flumeng.agent.gateway.server import GatewayServer
 from flumeng.config import parse_flow, policy
 from flumeng.config.component import RemoteFlow
@@ -55,6 +56,8 @@ from flumeng.control.zookeeper import ANY, Remove, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.errors import DeniedError, HeldError
+from flumeng.journal.log.frame import FrameHeader, identity
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.serving import wire
@@ -99,7 +102,7 @@ class Sites:
     fra: FakeStore = field(default_factory=new_cluster)
     nyc: FakeStore = field(default_factory=new_cluster)
     stack: ExitStack = field(default_factory=ExitStack)
-    processes: FilterProcesses = field(default_factory=lambda: FilterProcesses(most=2))
+    processes: FilterProcesses = field(default_factory=FilterProcesses)
 
     def __post_init__(self) -> None:
         self.journal = MemoryJournal.create(self.folder, J, limits=Limits(128 << 20))
@@ -108,7 +111,6 @@ class Sites:
             "127.0.0.1", journals=lambda: {J: self.journal}, keystore=self.keystore
         )
         self.stack.callback(self.server.stop)
-        self.stack.callback(self.processes.close)
         operator = Operator(self.fra, *BY)
         name_cluster(operator, "fra")
         apply_flow(operator, WEB)
@@ -129,7 +131,9 @@ class Sites:
             self.journal.append(numbered_events(first, min(end - first, 20_000)))
         self.journal.sync()
 
-    def gateway(self, filters: FlowFilters | None = None) -> GatewayServer:
+    def gateway(
+        self, filters: FlowFilters | None = None, local: LocalJournals | None = None
+    ) -> GatewayServer:
         watcher = PositionWatcher(Addresses(self.fra))
         self.stack.callback(watcher.close)
         server = GatewayServer(
@@ -140,6 +144,7 @@ class Sites:
             policy=self.policy,
             filters=filters or FlowFilters(self.fra, UNRESTRICTED, self.processes),
             keystore=self.keystore,
+            local=local,
         )
         self.stack.callback(server.stop)
         return server
@@ -201,6 +206,49 @@ def test_reader_goes_on_at_another_gateway_when_one_dies_within_a_range(sites: S
     sites.gateways[1].stop(0.5)
     with pytest.raises(UnavailableError):
         sites.read(0, 10)
+
+
+def test_no_frame_crosses_the_link_twice(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a range begin where frames begin; the range itself may cut its first frame."""
+    monkeypatch.setattr(fetching, "FIRST_EVENTS", 150)
+    monkeypatch.setattr(fetching, "PIECE_BYTES", 5_000)
+    monkeypatch.setattr(fetching, "LEAST_PIECE_BYTES", 5_000)
+    monkeypatch.setattr(fetching, "_events", {})
+    for _ in range(50):
+        sites.append(100)
+    place = fetching.Place(tuple(sites.addresses.split(",")), None)
+    frames = list(fetching.frames(place, J, 1050, 5950))
+    firsts = [FrameHeader.unpack(frame, 0, identity(J)).first_seq for frame in frames]
+    assert firsts == list(range(1000, 6000, 100))
+    assert sites.read(1050, 5950)["seq"].to_pylist() == list(range(1050, 5950))
+
+
+def test_gateway_reads_journals_of_its_node_without_their_server(
+    sites: Sites, tmp_path: Path
+) -> None:
+    """An encrypted or foreign journal, and what is above the safe seq, it leaves to the server."""
+    journal = Journal.create(tmp_path / "data" / "journals" / "0", J)
+    journal.append(numbered_events(0, 500))
+    journal.sync()
+    local = LocalJournals(sites.fra, "n1", tmp_path / "data")
+    here = Reach(sites.server.address, 500)
+
+    def found(reach: Reach, end: int) -> int:
+        return sum(len(window.offsets) - 1 for window in local.windows(J, reach, 0, end))
+
+    assert found(here, 500) == 1
+    assert found(replace(here, address="10.0.0.1:9000"), 500) == 0
+    assert found(replace(here, safe=400), 500) == 0
+    assert found(replace(here, floor=1), 500) == 0
+    assert found(replace(here, held=1), 500) == 0
+    gateway = sites.gateway(local=local)
+    sites.server._reading.count = 0
+    place = fetching.Place((gateway.address,), None)
+    (frame,) = fetching.frames(place, J, 0, 500)
+    assert FrameHeader.unpack(frame, 0, identity(J)).count == 500
+    with pytest.raises(UnavailableError):
+        list(fetching.frames(place, J, 0, 501))
+    journal.close()
 
 
 def test_events_that_passed_this_site_are_dropped(sites: Sites) -> None:
@@ -438,6 +486,13 @@ def test_unusable_site_has_its_sentence(
     change(sites)
     with pytest.raises((UserError, UnavailableError), match=why):
         sites.finder().find(Before())
+
+
+def test_gateway_of_a_wrong_site_makes_no_lease(sites: Sites) -> None:
+    name_cluster(Operator(sites.fra, *BY), "lon")
+    with pytest.raises(UserError, match="is of site lon, not fra"):
+        sites.finder().find(Before())
+    assert sites.fra.children(paths.leases()) == []
 
 
 def test_unknown_flow_has_its_sentence(sites: Sites) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,17 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.zookeeper.kazoo_store import connect
-from tests.live.chaos import descendants, numbers
+from tests.live.chaos import Cluster, descendants, numbers
 from tests.live.how_to import HowTo
 from tests.live.one_host import delivered
-from tests.live.test_relay import SiteCluster
+from tests.live.test_relay import ROLES, SiteCluster
 from tests.testkit.cluster import acks_of
 from tests.testkit.waiting import wait_for
 
 CHUNK = 500
+SOCKETS = shutil.ignore_patterns("*.sock")
+START_SECONDS = 240
+"""For a collector to start on a busy host."""
 WEB = """
 flow: web
 sources: [{{syslog: {{listen: "127.0.0.1:{port}", protocol: tcp}}}}]
@@ -47,6 +50,13 @@ sinks: [{{files: {{path: "{lake}"}}}}]
 
 class FailingCluster(SiteCluster):
     """A site with its own flow ``web``, and ``copy``, which reads ``web`` of the other site."""
+
+    roles: Sequence[str] = ROLES
+
+    def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
+        given = [word for role in self.roles for word in ("--role", role)]
+        own = Cluster.node_arguments(self, folder, name)
+        return [*own, "--port", str(self.port), *given] if folder == "node" else own
 
     def meet(self, other: SiteCluster) -> None:
         with contextlib.closing(connect(self.hosts)) as store:
@@ -100,15 +110,29 @@ def is_alive(pid: int) -> bool:
 
 @pytest.fixture
 def sites(tmp_path: Path) -> Iterator[tuple[FailingCluster, FailingCluster]]:
-    fra, nyc = FailingCluster(tmp_path / "fra", "fra"), FailingCluster(tmp_path / "nyc", "nyc")
+    with running(tmp_path, ROLES) as (fra, nyc):
+        fra.read(nyc)
+        yield fra, nyc
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Iterator[tuple[FailingCluster, FailingCluster]]:
+    """Here fra only receives."""
+    with running(tmp_path, ("ingest", "gateway")) as sites:
+        yield sites
+
+
+@contextlib.contextmanager
+def running(folder: Path, roles: Sequence[str]) -> Iterator[tuple[FailingCluster, FailingCluster]]:
+    fra, nyc = FailingCluster(folder / "fra", "fra"), FailingCluster(folder / "nyc", "nyc")
+    fra.roles = roles
     with contextlib.ExitStack() as stack:
         for site, other in ((fra, nyc), (nyc, fra)):
             site.start_all()
             stack.callback(site.stop)
             site.start("gateway node")
             site.meet(other)
-        for site, other in ((fra, nyc), (nyc, fra)):
-            site.read(other)
+        nyc.read(fra)
         wait_for(lambda: fra.listens(fra.syslog_port), "no source", seconds=60)
         yield fra, nyc
 
@@ -128,7 +152,9 @@ def follow(page: HowTo, fra: FailingCluster, nyc: FailingCluster) -> None:
     page.run("flumeng flow stop")
     page.run("flumeng site add")
     fra.send(0, CHUNK)
-    wait_for(lambda: len(nyc.copied()) == CHUNK, lambda: nyc.command("status"), seconds=120)
+    wait_for(
+        lambda: len(nyc.copied()) == CHUNK, lambda: nyc.command("status"), seconds=START_SECONDS
+    )
 
     collector = nyc.child("collector")
     assert collector is not None
@@ -150,7 +176,7 @@ def follow(page: HowTo, fra: FailingCluster, nyc: FailingCluster) -> None:
     page.run("flumeng site failover")
     wait_for(lambda: nyc.listens(nyc.syslog_port), "the standby flow does not start", seconds=60)
     nyc.send(2 * CHUNK, CHUNK)
-    wait_for(lambda: len(nyc.own()) == CHUNK, lambda: nyc.command("status"), seconds=120)
+    wait_for(lambda: len(nyc.own()) == CHUNK, lambda: nyc.command("status"), seconds=START_SECONDS)
     assert nyc.copied() == before
 
     code, why = nyc.ask("site", "failback", "fra", "--yes")
@@ -165,7 +191,7 @@ def follow(page: HowTo, fra: FailingCluster, nyc: FailingCluster) -> None:
         wait_for(
             lambda s=site: len(s.copied() + s.own()) == len(everything),  # type: ignore[misc]
             lambda s=site: f"{len(s.copied())}, {len(s.own())}: {s.command('status')}",  # type: ignore[misc]
-            seconds=120,
+            seconds=START_SECONDS,
         )
         assert site.copied() + site.own() == everything
     assert fra.copied() == Counter(range(2 * CHUNK, 3 * CHUNK)), "fra has what came meanwhile"
@@ -173,19 +199,23 @@ def follow(page: HowTo, fra: FailingCluster, nyc: FailingCluster) -> None:
 
 @pytest.mark.long
 def test_site_restored_from_an_old_copy_doubles_nothing(
-    sites: tuple[FailingCluster, FailingCluster], tmp_path: Path
+    sender: tuple[FailingCluster, FailingCluster], tmp_path: Path
 ) -> None:
     """ZooKeeper and journals of fra are of before the last events that nyc has read."""
-    fra, nyc = sites
+    fra, nyc = sender
     fra.send(0, CHUNK)
-    wait_for(lambda: len(nyc.copied()) == CHUNK, lambda: nyc.command("status"), seconds=120)
+    wait_for(
+        lambda: len(nyc.copied()) == CHUNK, lambda: nyc.command("status"), seconds=START_SECONDS
+    )
     fra.stop_all()
     for number, folder in enumerate(fra.state):
-        shutil.copytree(folder, tmp_path / f"copy{number}")
+        shutil.copytree(folder, tmp_path / f"copy{number}", ignore=SOCKETS)
     fra.start_again()
     wait_for(lambda: fra.listens(fra.syslog_port), "no source", seconds=60)
     fra.send(CHUNK, CHUNK)
-    wait_for(lambda: len(nyc.copied()) == 2 * CHUNK, lambda: nyc.command("status"), seconds=120)
+    wait_for(
+        lambda: len(nyc.copied()) == 2 * CHUNK, lambda: nyc.command("status"), seconds=START_SECONDS
+    )
 
     fra.stop_all()
     for number, folder in enumerate(fra.state):
@@ -198,7 +228,7 @@ def test_site_restored_from_an_old_copy_doubles_nothing(
     wait_for(
         lambda: why in nyc.command("task", "list"),
         lambda: nyc.command("task", "list") + nyc.command("status"),
-        seconds=120,
+        seconds=START_SECONDS,
         pause_seconds=1.0,
     )
     before = Counter(range(2 * CHUNK))
@@ -212,5 +242,5 @@ def test_site_restored_from_an_old_copy_doubles_nothing(
     wait_for(
         lambda: nyc.copied() == expected,
         lambda: f"{len(nyc.copied())}: {nyc.command('task', 'list')}",
-        seconds=120,
+        seconds=START_SECONDS,
     )

@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -62,7 +63,8 @@ class Ends:
     @contextlib.contextmanager
     def inside(self, end: int) -> Iterator[None]:
         """Move this thread, and what it starts, into a namespace."""
-        with open("/proc/thread-self/ns/net") as back, open(f"/run/netns/{self.names[end]}") as to:
+        own, other = Path("/proc/thread-self/ns/net"), Path("/run/netns") / self.names[end]
+        with own.open() as back, other.open() as to:
             _enter(to.fileno())
             try:
                 yield
@@ -197,7 +199,7 @@ def _part(packet: bytes, begin: int, start: int, end: int) -> bytes:
 
 
 def _checksum(header: bytearray) -> int:
-    total = sum(struct.unpack(f">{len(header) // 2}H", header))
+    total: int = sum(struct.unpack(f">{len(header) // 2}H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 

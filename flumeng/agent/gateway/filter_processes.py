@@ -22,8 +22,9 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.platform.processes import PYTHON
 from flumeng.platform.security.roles import DIRECTORY
 
+START_SECONDS = 120.0
 ANSWER_SECONDS = 20.0
-"""The longest that a process takes for a block, with its start: readers wait 30 s."""
+"""The longest that a process takes for a block: readers wait 30 s."""
 PLACE_SECONDS = 8.0
 """The longest that a request waits for a free process."""
 CORES_EACH = 2
@@ -114,14 +115,16 @@ class _Process:
             ours.close()
             raise UnavailableError(f"the gateway cannot start a filter process: {error}") from error
         self._socket = Connection(ours.detach())
+        self._seconds = START_SECONDS
 
     def ask(self, request: Request) -> Answer:
         try:
             self._socket.send_bytes(msgspec.msgpack.encode(request))
-            if not self._socket.poll(ANSWER_SECONDS):
+            if not self._socket.poll(self._seconds):
                 raise UnavailableError(
-                    f"the flow's filters did not process a block of events in {ANSWER_SECONDS:g} s"
+                    f"the flow's filters did not process a block of events in {self._seconds:g} s"
                 )
+            self._seconds = ANSWER_SECONDS
             return msgspec.msgpack.decode(self._socket.recv_bytes(), type=Answer)
         except (EOFError, OSError) as error:
             raise UnavailableError("the process that runs the flow's filters has died") from error

@@ -139,7 +139,7 @@ class GatewayServer(Service):
 
     def _positions(self, peer: Peer, body: bytes) -> object:
         request = parse(PositionsRequest, body)
-        here = self._require(peer, request.flow)
+        here = _require_source(request.source, self._require(peer, request.flow))
         call = object()
         waits = self._waiting.take(call, peer.key)
         try:
@@ -159,7 +159,7 @@ class GatewayServer(Service):
 
     def _lease(self, peer: Peer, body: bytes) -> object:
         request = parse(LeaseRequest, body)
-        here = self._require(peer, request.flow)
+        here = _require_source(request.source, self._require(peer, request.flow))
         caller = peer.identity.name if peer.identity else request.site
         if caller != request.site:
             raise DeniedError(f"your certificate is for the site {caller}, not {request.site}")
@@ -269,6 +269,13 @@ def _denial(peer: Peer, flow: str) -> str:
         f"the gateway's policy file does not let {peer.identity} read the flow {flow}: name it in "
         "`subscribers` there"
     )
+
+
+def _require_source(source: str, here: str) -> str:
+    """Return this site's name. Raises UserError when the request is for another site."""
+    if source not in ("", here):
+        raise UserError(f"this gateway is of site {here}, not {source}: correct its address")
+    return here
 
 
 @contextmanager

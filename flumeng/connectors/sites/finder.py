@@ -161,8 +161,16 @@ class SiteFinder(FinderBase):
         return flow is None or flow.value.state == "deleted"
 
     def _request(self, acks: dict[str, int], lease: str, *, end: bool = False) -> LeaseRequest:
-        flow, kept = self._remote.flow, self._remote.keep_seconds
-        return LeaseRequest(flow, self._gateways.here(), self._reader, kept, acks, lease, end)
+        return LeaseRequest(
+            self._remote.flow,
+            self._gateways.here(),
+            self._reader,
+            self._remote.keep_seconds,
+            acks,
+            lease,
+            end,
+            self._remote.site,
+        )
 
     def _offers(
         self, found: FlowPositions, known: Collection[str], began_with: Collection[str]

@@ -60,7 +60,7 @@ class Gateways:
     def positions(
         self, flow: str, seen: str = "", wait_seconds: float = 0.0, *, filtered: bool = False
     ) -> FlowPositions:
-        request = PositionsRequest(flow, self.here(), seen, wait_seconds, filtered)
+        request = PositionsRequest(flow, self.here(), seen, wait_seconds, filtered, self._site)
         return self._ask(wire.FLOW_POSITIONS, request, FlowPositions)
 
     def filters(self, flow: str, name: str = "") -> FiltersAnswer:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -21,14 +22,14 @@ from flumeng.connectors.sites.names import journal_of, site_of, source_of
 from flumeng.connectors.sites.reader import Filtered, SiteReader
 from flumeng.control.zookeeper import Store
 from flumeng.journal.log.contract import Position
-from flumeng.journal.serving.gateway_wire import WAIT_SECONDS
+from flumeng.journal.serving.gateway_wire import WAIT_SECONDS, FiltersAnswer
 from flumeng.journal.serving.wire import Choke
-from flumeng.platform.errors import UnavailableError
+from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.platform.options.windows import parse_hours
 from zkschema.records import Site
 
 REPEAT_SECONDS = 0.02
-FILTERS_SECONDS = 30.0
+FILTERS_SECONDS = 15.0
 """How long a gateway may take to try a flow's filters: it may have to start a process."""
 GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
 REPLACED = (
@@ -66,6 +67,8 @@ class SiteInput:
         self.now = now
         self._lock = threading.Lock()
         self._watchers: dict[tuple[RemoteFlow, bool], SiteWatcher] = {}
+        self._filtered: dict[tuple[RemoteFlow, str], Filtered] = {}
+        """Results of filters by name: they never change."""
         self._probes = Probes("sites")
 
     def positions(self, wake: Callable[[], None]) -> SitePositions:
@@ -85,15 +88,14 @@ class SiteInput:
         reader = _unfiltered(gateways, spec.flow, remote)
         if not remote.filters:
             return reader
-        try:
-            answer = gateways.filters(remote.flow, filters)
-            schema = pa.ipc.read_schema(pa.py_buffer(answer.schema))
-        finally:
-            gateways.close()
         watcher = self.watcher(remote, reports_gaps=spec.dead_letters is not None)
-        if not filters:
-            watcher.filters = answer.filters  # newer than what it knows
-        filtered = Filtered(answer.filters, schema)
+        filtered = self._filtered.get((remote, filters or watcher.filters))
+        if filtered is None:
+            with closing(gateways):
+                filtered = _filtered(gateways.filters(remote.flow, filters))
+            self._filtered[remote, filtered.name] = filtered
+            if not filters:
+                watcher.filters = filtered.name  # newer than what it knows
         return replace(reader, filtered=filtered, current=lambda: watcher.filters)
 
     def unfiltered(self, spec: FlowSpec) -> SiteReader:
@@ -115,6 +117,13 @@ def _unfiltered(gateways: Gateways, flow: str, remote: RemoteFlow) -> SiteReader
     here = gateways.here()
     choke = Choke(here, flow, remote.bytes_per_second, priority=remote.priority)
     return SiteReader(remote.site, here, gateways=gateways, choke=choke)
+
+
+def _filtered(answer: FiltersAnswer) -> Filtered:
+    try:
+        return Filtered(answer.filters, pa.ipc.read_schema(pa.py_buffer(answer.schema)))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(f"a gateway of site {answer.site} sends no schema: {error}") from error
 
 
 class SitePositions(WatchedPositions):

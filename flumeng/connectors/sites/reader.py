@@ -123,10 +123,11 @@ class SiteReader:
         journal, proof = journal_of(partition), self._proof()
         owner = identity(journal)
         with fetching.client(address.partition(",")[0], proof) as client:
-            for frame in client.frames(journal, seq, seq + 1):
-                header = FrameHeader.unpack(frame, 0, owner)
-                if header.first_seq <= seq < header.end:
-                    return header.term
+            frames = list(client.frames(journal, seq, seq + 1))
+        for frame in frames:
+            header = FrameHeader.unpack(frame, 0, owner)
+            if header.first_seq <= seq < header.end:
+                return header.term
         raise DataLossError(f"journal {journal}: seq {seq} is missing")
 
     def _stored(self, piece: Range, place: Place) -> Iterator[pa.RecordBatch]:

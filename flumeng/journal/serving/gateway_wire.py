@@ -20,13 +20,15 @@ T = TypeVar("T")
 class PositionsRequest(msgspec.Struct, frozen=True):
     """A request for the positions of a flow's journals. It is answered when they differ from those
     of the answer ``seen``, or after ``wait_seconds``. ``site``: the caller's name. ``filtered``:
-    the caller reads the events behind the flow's filters."""
+    the caller reads the events behind the flow's filters. ``source``: the name of the flow's site;
+    another one refuses."""
 
     flow: str
     site: str = ""
     seen: str = ""
     wait_seconds: float = 0.0
     filtered: bool = False
+    source: str = ""
 
 
 class FlowPositions(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ class FlowPositions(msgspec.Struct, frozen=True):
 class LeaseRequest(msgspec.Struct, frozen=True):
     """Acks of ``reader``, a flow of the caller's ``site``. The source keeps all above for
     ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one. ``end``:
-    the reader was deleted; its lease with this id ends."""
+    the reader was deleted; its lease with this id ends. ``source``: see ``PositionsRequest``."""
 
     flow: str
     site: str
@@ -54,6 +56,7 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     acks: dict[str, int]
     id: str = ""
     end: bool = False
+    source: str = ""
 
 
 class Broken(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -87,5 +88,5 @@ def test_events_are_those_of_the_flow_however_ranges_are_cut(name: str) -> None:
     ]
 
 
-def _no_spark() -> None:
+def _no_spark() -> NoReturn:
     raise AssertionError("these filters need no Spark")

@@ -254,3 +254,22 @@ def test_push_deletes_no_flow_with_readers() -> None:
     record = sites.store("s0").read(paths.flow("a"))
     assert record is not None
     assert record.value.state == "running"
+
+
+def test_site_is_written_before_the_flows_that_read_it_and_removed_after_them() -> None:
+    """When a push takes several transactions, each of them leaves a usable site."""
+    sites = FakeSites(1)
+    copy = "flow: copy\nsources: [flow: {site: fra, name: web}]\nsinks: [noop]\n"
+    wanted = {"site/s0": "here", "site/fra": "g1:9003", "flow/copy": copy}
+
+    def first(content: Resources, *, prune: bool) -> list[str]:
+        plan = planning.plan_push(sites.inventory(), {"s0": content}, sites.connect(), prune=prune)
+        changes = plan.sites["s0"].comparison.changes
+        source = manner(plan).source
+        found = copy_site(sites.store("s0"))
+        push = push_of(found)
+        return [c.key for c in writes.first_part(found, changes, push, source, "apply")]
+
+    assert first(wanted, prune=False) == ["site/fra", "site/s0", "flow/copy"]
+    assert pushed(sites, sites.inventory(), {"s0": wanted}).ending == Ending.DONE
+    assert first({}, prune=True) == ["flow/copy", "site/fra", "site/s0"]

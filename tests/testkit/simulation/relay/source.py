@@ -155,6 +155,10 @@ class SourceMaster(Process):
         self._leases = world.parts.expiry(self.session, world.clock)
         self._removals = Removals(self.session)
 
+    def fresh(self) -> SourceMaster:
+        """Return the process as it starts again."""
+        return SourceMaster(self._world)
+
     def step(self) -> None:
         self.due = self._world.now + MASTER_SECONDS
         try:

@@ -100,6 +100,10 @@ class Worker(Process):
         self.session = world.connect_to(world.nyc, name)
         self.gateways = LinkedGateways(world.link, "nyc")
 
+    def fresh(self) -> Worker:
+        """Return the process as it starts again."""
+        return type(self)(self.world, self.name, self.number)
+
     def planned(self) -> PlannedTask | None:
         """Return the task, if it is this process's in the plan that it reads."""
         assert self.session is not None

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.testkit.simulation.relay.gateway import Gateway
+from tests.testkit.simulation.relay.source import SourceMaster
+from tests.testkit.simulation.relay.subscriber import Worker
 from tests.testkit.simulation.session import Session
 from zkschema.records import COLLECT, DISCOVER
 
@@ -39,6 +41,7 @@ class Trouble:
             *[self._stop_node, self._start_node, self._start_node],
             *[self._rotate] * random.choice((0, 1, 3)),
             *[self._take_over] * random.choice((0, 1, 3)),
+            *[self._crash] * random.choice((0, 1, 4)),
             *[self._long] * random.choice((0, 2, 8)),
             *[self._stick] * random.choice((0, 1)),
         )
@@ -148,6 +151,15 @@ class Trouble:
     def _take_over(self) -> None:
         kind = self._world.random.choice((COLLECT, DISCOVER))
         self._world.story.tell("m2", self._world.plans.give(kind))
+
+    def _crash(self) -> None:
+        """A collector, a discovery process or the master is killed, and starts again."""
+        kinds = (Worker, SourceMaster)
+        living = [p for p in self._world.processes if isinstance(p, kinds) and not p.busy]
+        if living:
+            process = self._world.random.choice(living)
+            process.say("is killed, and starts again")
+            self._world.crash(process)
 
     def _long(self) -> None:
         """Nothing happens for a long time."""

@@ -17,7 +17,7 @@ from tests.testkit.simulation.relay.link import Link
 from tests.testkit.simulation.relay.parts import SOUND, Parts
 from tests.testkit.simulation.relay.site import SiteEnsemble, SiteSession
 from tests.testkit.simulation.relay.source import OwnCollector, Sender, SourceMaster, SourceNode
-from tests.testkit.simulation.relay.subscriber import Collector, Discovery, Plans
+from tests.testkit.simulation.relay.subscriber import Collector, Discovery, Plans, Worker
 from tests.testkit.simulation.relay.trouble import Trouble
 from tests.testkit.simulation.session import Session
 
@@ -58,7 +58,7 @@ class World(Environment):
         self.own: Final = OwnCollector(self)
         self.sender: Final = Sender(self)
         self.plans: Final = Plans(self)
-        self.subscriber: Final = [
+        self.subscriber: list[Worker] = [
             *(Discovery(self, f"d{number}", number) for number in range(2)),
             *(Collector(self, f"c{number}", number) for number in range(2)),
         ]
@@ -83,6 +83,14 @@ class World(Environment):
         session = SiteSession(ensemble, self._network, name)
         self.sessions.append(session)
         return session
+
+    def crash(self, process: Worker | SourceMaster) -> None:
+        """The process is killed, and starts again."""
+        fresh = process.fresh()
+        self.leave(process)
+        self.enter(fresh)
+        if isinstance(fresh, Worker):
+            self.subscriber = [fresh if old is process else old for old in self.subscriber]
 
     def make_journal(self) -> None:
         name = f"web.n1.0.{len(self.journals):08x}"
