@@ -567,7 +567,7 @@ intent = _row(
     "owner of the task, masters",
     "the batch that the task has decided to write: number, ranges, revision",
     size_bytes=512 * KIB,
-    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
+    access=Access(write="collector master own-operator", read=NOT_NODES),
 )
 push = _row(
     "/push",

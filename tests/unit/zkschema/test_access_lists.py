@@ -105,8 +105,10 @@ def test_viewers_add_audit_entries_and_change_nothing_else() -> None:
 def test_gateway_changes_leases_and_cursors_of_other_sites_alone() -> None:
     lists = {row.pattern: dict(acl(filled(row.pattern), SECURED)) for row in table.ROWS}
     changed = {name for name, entries in lists.items() if entries.get("gateway", "r") != "r"}
-    assert changed == {"/acks/{flow}", "/leases"}
-    assert {lists[name]["gateway"] for name in changed} == {"rc"}
+    breaks = "/flows/{flow}/breaks"
+    assert changed == {"/acks/{flow}", "/leases", "/flows/{flow}", breaks}
+    assert {lists[name]["gateway"] for name in changed - {breaks}} == {"rc"}
+    assert lists[breaks]["gateway"] == "rw"
     for own in ("/acks/web/main", f"/acks/web/job/{JOURNAL}", "/leases/web@job"):
         assert dict(acl(own, SECURED)).get("gateway", "r") == "r"
     assert dict(acl("/acks/web/nyc:copy", SECURED))["gateway"] == "rcd"
@@ -120,8 +122,13 @@ def test_gateway_reads_what_it_serves_and_no_plans_or_sites() -> None:
         *("/schema", "/cluster", "/flows", "/flows/{flow}", "/flows/{flow}/revisions"),
         *("/flows/{flow}/revisions/{number}", "/acks", "/acks/{flow}", "/leases", "/nodes"),
         *("/acks/{flow}/{cursor}/{partition}", "/live", "/live/nodes", "/live/nodes/{node}"),
-        *("/journals", "/journals/{journal}"),
+        *("/journals", "/journals/{journal}", "/flows/{flow}/breaks"),
     }
+
+
+def test_collector_writes_what_its_tasks_decide() -> None:
+    for path in ("/acks/web/main/j", "/intents/web/collect.0", "/commits/web/collect.0@1"):
+        assert dict(acl(path, SECURED))["collector"] == "rw", path
 
 
 def test_member_named_in_a_path_has_rights_on_it_and_no_other_member_has() -> None:
