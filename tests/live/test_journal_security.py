@@ -106,7 +106,7 @@ TOLD = {
 }
 PEOPLE_MAY = {"tap", "positions", "accounts", "counters"}
 MAY: dict[Role, set[str]] = {
-    "collector": {"read", "one event", "watch", "positions"},
+    "collector": {"read", "one event", "watch", "positions", "accounts"},
     "discovery": {"one event", "positions"},
     "admin": PEOPLE_MAY | {"check targets"},
     "operator": PEOPLE_MAY | {"check targets"},
