@@ -113,6 +113,7 @@ MAY: dict[Role, set[str]] = {
     "viewer": PEOPLE_MAY,
     "subscriber": {"read", "one event", "watch", "positions"},
     "executor": set(),
+    "gateway": {"read", "one event", "watch", "positions", "accounts"},
     "node": set(),
     "master": set(),
     "zookeeper": set(),

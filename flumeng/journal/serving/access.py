@@ -23,10 +23,10 @@ READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"
 _LOOK = frozenset({wire.POSITIONS, wire.ACCOUNTS, wire.REPLICAS, wire.COUNTERS, wire.OFFSETS, TAP})
 MAY: Mapping[Role, frozenset[str]] = {
-    "collector": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.ACCOUNTS}),
+    "collector": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
-    "gateway": frozenset({READ, wire.WATCH, wire.POSITIONS}),
+    "gateway": frozenset({READ, wire.WATCH, wire.POSITIONS, wire.ACCOUNTS}),
     "node": frozenset({REPLICA}),
     "subscriber": frozenset(
         {READ, wire.WATCH, wire.POSITIONS, wire.FLOW_POSITIONS, wire.LEASE, wire.FLOW_FILTERS}
