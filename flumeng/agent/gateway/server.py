@@ -28,7 +28,7 @@ from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.gateway_wire import LeaseRequest, PositionsRequest, parse
 from flumeng.journal.serving.service import Service
 from flumeng.journal.serving.taps import Places
-from flumeng.journal.serving.windows import aligned, batch_of, end_of
+from flumeng.journal.serving.windows import batch_of, behind, end_of
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
@@ -41,7 +41,8 @@ READ_SECONDS = 60.0
 CHECK_SECONDS = 5.0
 """How long a flow counts as readable after a check."""
 WAITS_AT_ONCE = 64
-READS_AT_ONCE = 64
+READS_AT_ONCE = 512
+"""A reader has eight in each of its processes."""
 STILL_SECONDS = 120.0
 PEER_SHARE = 0.75
 
@@ -180,15 +181,18 @@ class GatewayServer(Service):
 
     def _batches(self, ticket: wire.Ticket, reach: Reach) -> Iterator[pa.RecordBatch]:
         """Yield the frames: from the journal's files if they are here, else from its server."""
-        journal, seq, begins = ticket.journal, ticket.start, ticket.aligned
+        journal, start, seq = ticket.journal, ticket.start, ticket.start
         if self._local is not None:
-            windows = self._local.windows(journal, reach, seq, ticket.end)
-            for window in aligned(windows, journal, seq) if begins else windows:
-                yield batch_of(window)
-                seq, begins = end_of(window, journal), True
+            for window in self._local.windows(journal, reach, start, ticket.end):
+                cuts = ticket.aligned and seq == start
+                sent = behind(window, journal, start) if cuts else window
+                seq = end_of(window, journal)
+                if sent is not None:
+                    yield batch_of(sent)
         if seq < ticket.end:
+            aligned = ticket.aligned or seq > start
             with _client(reach.address) as client:
-                yield from client.copy(journal, seq, ticket.end, aligned=begins)
+                yield from client.copy(journal, seq, ticket.end, aligned=aligned)
 
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:
