@@ -38,7 +38,7 @@ from flumeng.journal.serving.gateway_wire import (
 )
 from flumeng.journal.serving.service import Service
 from flumeng.journal.serving.taps import Places
-from flumeng.journal.serving.windows import aligned, batch_of, end_of
+from flumeng.journal.serving.windows import batch_of, behind, end_of
 from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
@@ -51,7 +51,8 @@ READ_SECONDS = 60.0
 CHECK_SECONDS = 5.0
 """How long a flow counts as readable after a check."""
 WAITS_AT_ONCE = 64
-READS_AT_ONCE = 64
+READS_AT_ONCE = 512
+"""A reader has eight in each of its processes."""
 STILL_SECONDS = 120.0
 PEER_SHARE = 0.75
 PIECE_SECONDS = 0.25
@@ -233,15 +234,18 @@ class GatewayServer(Service):
             with _client(reach.address) as client:
                 yield from self._filters.chunks(client, ticket)
             return
-        journal, seq, begins = ticket.journal, ticket.start, ticket.aligned
+        journal, start, seq = ticket.journal, ticket.start, ticket.start
         if self._local is not None:
-            windows = self._local.windows(journal, reach, seq, ticket.end)
-            for window in aligned(windows, journal, seq) if begins else windows:
-                yield batch_of(window)
-                seq, begins = end_of(window, journal), True
+            for window in self._local.windows(journal, reach, start, ticket.end):
+                cuts = ticket.aligned and seq == start
+                sent = behind(window, journal, start) if cuts else window
+                seq = end_of(window, journal)
+                if sent is not None:
+                    yield batch_of(sent)
         if seq < ticket.end:
+            aligned = ticket.aligned or seq > start
             with _client(reach.address) as client:
-                yield from client.copy(journal, seq, ticket.end, aligned=begins)
+                yield from client.copy(journal, seq, ticket.end, aligned=aligned)
 
     def _count(self, of: tuple[str, str], *, sent: int = 0, running: int = 0) -> None:
         with self._counting:

@@ -32,7 +32,10 @@ PIECES = 12
 """Pieces of a range that are fetched or wait to be read."""
 PIECE_SECONDS = 0.6
 """Some round trips. A longer piece would delay the end of a range, when few are left."""
-LEAST_PIECE_BYTES, PIECE_BYTES = 256 << 10, 4 << 20
+LEAST_PIECE_BYTES, PIECE_BYTES = 2 << 20, 4 << 20
+"""Frames have up to about 1 MB: a smaller piece may have none."""
+ROUNDS, PAUSE_SECONDS = 3, 0.3
+"""How often all gateways are tried, one after the other, and the pause between."""
 FIRST_EVENTS = 2000
 """Events of a piece while the size of the journal's events is unknown."""
 OPTIONS = (
@@ -112,18 +115,17 @@ def _fetch(place: Place, piece: wire.Ticket, number: int) -> list[pa.Buffer]:
             continue
         except UnavailableError:
             failures = failures + 1 if seq == began else 1
-            if failures >= len(gateways) and seq == began:
-                raise
+            if seq == began and failures % len(gateways) == 0:
+                if failures >= ROUNDS * len(gateways):
+                    raise
+                time.sleep(PAUSE_SECONDS)
     if found:
         size = sum(frame.size for frame in found)
         wanted = size * PIECE_SECONDS / max(time.monotonic() - asked, 1e-3)
+        wanted = min(max(wanted, LEAST_PIECE_BYTES), PIECE_BYTES)
         each = size / max(1, seq - piece.start)
-        _events[piece.journal] = max(1, int(clamp(wanted) / each))
+        _events[piece.journal] = max(1, int(wanted / each))
     return found
-
-
-def clamp(wanted: float) -> float:
-    return min(max(wanted, LEAST_PIECE_BYTES), PIECE_BYTES)
 
 
 def _end(frame: pa.Buffer, journal: str) -> int:

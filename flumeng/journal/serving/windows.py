@@ -14,15 +14,20 @@ from flumeng.journal.serving.wire import FRAMES_SCHEMA
 
 def aligned(windows: Iterator[Window], journal: str, start: int) -> Iterator[Window]:
     """Drop the frame that begins below ``start``, which only the first window can have."""
-    owner, first = identity(journal), True
-    for window in windows:
-        if first and FrameHeader.unpack(window.buffer, window.offsets[0], owner).first_seq < start:
-            offsets = window.offsets[1:]
-            if len(offsets) > 1:
-                yield Window(window.buffer, offsets, window.encrypted)
-        else:
-            yield window
-        first = False
+    for first in windows:
+        if (rest := behind(first, journal, start)) is not None:
+            yield rest
+        break
+    yield from windows
+
+
+def behind(window: Window, journal: str, start: int) -> Window | None:
+    """Return the window without a first frame that begins below ``start``; None if no other is."""
+    header = FrameHeader.unpack(window.buffer, window.offsets[0], identity(journal))
+    if header.first_seq >= start:
+        return window
+    offsets = window.offsets[1:]
+    return Window(window.buffer, offsets, window.encrypted) if len(offsets) > 1 else None
 
 
 def batch_of(window: Window) -> pa.RecordBatch:
