@@ -14,7 +14,17 @@ from dataclasses import replace
 
 from flumeng.control.commands.chains import has_journals
 from flumeng.control.commands.lookup import require_flow, require_revision
-from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Check,
+    Put,
+    Remove,
+    Store,
+    Version,
+    Versioned,
+    Write,
+)
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import ConflictError, UserError
 from zkschema import paths
@@ -166,7 +176,9 @@ class Cursor:
         folder = paths.cursor(self._flow, self._name)
         there = self._store.exists(folder)
         left = set(self._store.children(folder)) if there else set()
-        writes: list[Write] = [] if there else [Put(folder, None, ABSENT)]
+        # Without its folder a lease holds nothing, and what was read of it may be outdated.
+        first = Check(folder, Version(0)) if there else Put(folder, None, ABSENT)
+        writes: list[Write] = [first]
         for name, offset in offsets.items():
             path = paths.ack(self._flow, self._name, name)
             writes.append(Put(path, Ack(epoch=0, offset=offset), ANY if name in left else ABSENT))

@@ -7,7 +7,7 @@ import pytest
 from flumeng.agent.gateway.leases import Leases
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Remove
+from flumeng.control.zookeeper import ABSENT, ANY, Path, Remove
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.gateway_wire import LeaseRequest
 from tests.testkit.cluster import acks_of, add_journal, new_cluster
@@ -26,6 +26,18 @@ def store() -> FakeStore:
     apply_flow(Operator(made, "a", "", 0.0), WEB)
     add_journal(made, J)
     return made
+
+
+class OutdatedStore(FakeStore):
+    """Believes once that the cursor is still there."""
+
+    believes = True
+
+    def exists(self, path: Path) -> bool:
+        if str(path) == str(paths.cursor("web", "nyc:copy")) and self.believes:
+            self.believes = False
+            return True
+        return super().exists(path)
 
 
 def asked(lease_id: str = "", ack: int = 0, keep_seconds: float = 600.0) -> LeaseRequest:
@@ -71,6 +83,14 @@ def test_lease_has_the_time_of_the_last_request(store: FakeStore) -> None:
     held = store.read(LEASE)
     assert held is not None
     assert (held.value.holder, held.value.keep_seconds) == (first.id, 60.0)
+
+
+def test_lease_is_never_made_without_the_folder_of_its_acks(store: FakeStore) -> None:
+    """Journals look there, so it would hold nothing."""
+    request = LeaseRequest("web", "nyc", "copy", 600.0, {})
+    Leases(OutdatedStore(store.tree)).renew("fra", "nyc", request)
+    assert store.exists(LEASE)
+    assert store.exists(paths.cursor("web", "nyc:copy"))
 
 
 def test_full_journal_keeps_an_event_that_shows_the_gap(store: FakeStore) -> None:

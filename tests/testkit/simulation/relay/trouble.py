@@ -9,6 +9,7 @@ from tests.testkit.simulation.relay.gateway import Gateway
 from tests.testkit.simulation.relay.source import SourceMaster
 from tests.testkit.simulation.relay.subscriber import Worker
 from tests.testkit.simulation.session import Session
+from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER
 
 if TYPE_CHECKING:
@@ -130,7 +131,12 @@ class Trouble:
             gateway.say("starts")
 
     def _stop_node(self) -> None:
-        if not (self._world.node.is_down or self._world.node.busy):
+        """Not between the removal of a journal and that of its record, which it would forget."""
+        forgets = any(
+            journal.removed and self._world.fra.newest(str(paths.journal(name)))
+            for name, journal in self._world.journals.items()
+        )
+        if not (forgets or self._world.node.is_down or self._world.node.busy):
             self._world.node.say("is killed")
             self._world.node.stop()
 
