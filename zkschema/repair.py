@@ -113,6 +113,11 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
     if row in (table.audit, table.status, table.story):
         remedy = "removed" if row is table.audit else "removed: the node writes this znode again"
         return Repair(path, problem.what, remedy, (Delete(path),))
+    if row in (table.link, table.breaks):
+        remedy = "removed: discovery writes this znode again"
+        if row is table.breaks:
+            remedy = "removed: earlier gaps are no longer reported here"
+        return Repair(path, problem.what, remedy, (Delete(path),))
     if row in (table.assignment, table.assignment_page):
         remedy = "emptied: masters write the assignment again"
         return Repair(path, problem.what, remedy, (Set(path, _document(records.Assignment())),))

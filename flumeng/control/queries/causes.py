@@ -43,6 +43,8 @@ MEANINGS: dict[str, str] = {
     paths.live_master.pattern: "the master counts as live and keeps its share of the flows",
     paths.lease.pattern: "the cursor stays, and journals keep its unread events",
     paths.site.pattern: "flows that read this site wait",
+    paths.link.pattern: "the link of the flow to another site is not reported",
+    paths.breaks.pattern: "events that other sites have lost are not reported",
     paths.journal.pattern: "the journal is kept and does not count as drained",
 }
 WORST = 20

@@ -262,6 +262,8 @@ RESET = [
     (paths.story("n1"), "removed: the node writes this znode again"),
     (paths.assignment("n1"), "emptied: masters write the assignment again"),
     (paths.cluster(), "set to defaults"),
+    (paths.link("web"), "removed: discovery writes this znode again"),
+    (paths.breaks("web"), "removed: earlier gaps are no longer reported here"),
     (paths.acks("web"), "emptied: folders have no data"),
 ]
 
@@ -271,6 +273,9 @@ RESET = [
 def test_derivable_value_is_reset(
     shell: Shell, store: FakeStore, path: ZPath[Record], remedy: str, data: bytes
 ) -> None:
+    link = records.Link(site="fra", source="web", keep_seconds=60.0)
+    store.write(paths.link("web"), link, ABSENT)
+    store.write(paths.breaks("web"), records.Breaks(), ABSENT)
     spoil(store, path, data)
     assert found(shell) == [(str(path), remedy)]
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 0
