@@ -199,7 +199,7 @@ def _part(packet: bytes, begin: int, start: int, end: int) -> bytes:
 
 
 def _checksum(header: bytearray) -> int:
-    total = sum(struct.unpack(f">{len(header) // 2}H", header))
+    total = sum(int(word) for (word,) in struct.iter_unpack(">H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 

@@ -18,8 +18,8 @@ BBR = "bbr"
 def prefer_bbr(port: int) -> bool:
     """Set BBR for connections that this process will accept at ``port``; return whether the kernel
     has it and lets this process use it. Connections inherit it from the listening socket."""
-    option = getattr(socket, "TCP_CONGESTION", None)
-    listening = list(_listening(port)) if option is not None else []
+    option = getattr(socket, "TCP_CONGESTION", 0)  # Linux has it
+    listening = list(_listening(port)) if option else []
     for server in listening:
         with server:
             try:
