@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import json
 import math
 import os
 import random
@@ -59,6 +60,13 @@ class Ends:
     names: tuple[str, str]
     addresses: tuple[str, str]
     pid: int
+
+    def received_bytes(self, end: int) -> int:
+        """Bytes that have arrived over the link in a namespace."""
+        name = self.names[end]
+        command = ["ip", "-n", name, "-s", "-j", "link", "show", f"{name}t"]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        return int(found[0]["stats64"]["rx"]["bytes"])
 
     @contextlib.contextmanager
     def inside(self, end: int) -> Iterator[None]:
