@@ -33,7 +33,8 @@ SHARE_SECONDS = 40.0
 LAG_SECONDS = 15.0
 PART_SECONDS = 1.0
 SUBSCRIBERS = 20
-STILL_SECONDS = 90.0
+SLOWEST = 6.0
+BEGUN_BYTES = 100_000
 LEAST_MBIT = 60
 TCP_CONGESTION = socket.TCP_CONGESTION
 
@@ -84,8 +85,9 @@ def measure(folder: Path, ends: Ends, line: float, seconds: float) -> dict[str, 
 def fill_and_read(
     source: Site, target: Site, lines: Lines, line: float, seconds: float
 ) -> dict[str, float]:
-    """Share of the line, and CPU time of the source's node, while a backlog is read; and by how
-    much that time grows with twenty subscribers that read the same."""
+    """Share of the line, from the first byte to the last ack, and CPU time of the source's node
+    while a backlog is read; and by how much that time grows with twenty subscribers."""
+    ends = target.ends
     target.pause("copy")
     before, first = source.journal_bytes, lines.sent
     lines.send(int(line * seconds / LINE_BYTES))
@@ -96,20 +98,15 @@ def fill_and_read(
     one = source_cpu_seconds(source, target, first, first + 4 * part, 1) / 4
     many = source_cpu_seconds(source, target, first, first + part, SUBSCRIBERS)
     cpu = source.cpu_seconds
+    idle = ends.received_bytes(target.end) + BEGUN_BYTES
     target.resume("copy")
-    marks = [(time.monotonic(), first)]
-    while marks[-1][1] < lines.sent:
-        time.sleep(0.05)
-        acked = target.acked("copy")
-        if acked != marks[-1][1]:
-            marks.append((time.monotonic(), acked))
-        assert time.monotonic() - marks[-1][0] < STILL_SECONDS, "the copy stands still"
+    until(lambda: ends.received_bytes(target.end) > idle, "the first byte")
+    began = time.monotonic()
+    until(lambda: target.acked("copy") == lines.sent, "the last ack", seconds * SLOWEST)
+    taken = time.monotonic() - began
     cpu = source.cpu_seconds - cpu
-    # Before, tasks start and connections become fast; at the end they have nothing left to do.
-    inner = [mark for mark in marks if 0.25 * count <= mark[1] - first]
-    (began, at), (ended, to) = inner[0], inner[-1]
     return {
-        "line_share": round((to - at) * each / (ended - began) / line, 3),
+        "line_share": round(count * each / taken / line, 3),
         "source_cpu_seconds_per_gb": round(cpu / (count * each) * 1e9, 3),
         "cpu_20_over_1": round(many / one, 2),
     }

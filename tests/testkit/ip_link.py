@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import json
 import math
 import os
 import random
@@ -59,6 +60,13 @@ class Ends:
     names: tuple[str, str]
     addresses: tuple[str, str]
     pid: int
+
+    def received_bytes(self, end: int) -> int:
+        """Bytes that have arrived over the link in a namespace."""
+        name = self.names[end]
+        command = ["ip", "-n", name, "-s", "-j", "link", "show", f"{name}t"]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        return int(found[0]["stats64"]["rx"]["bytes"])
 
     @contextlib.contextmanager
     def inside(self, end: int) -> Iterator[None]:
@@ -199,7 +207,7 @@ def _part(packet: bytes, begin: int, start: int, end: int) -> bytes:
 
 
 def _checksum(header: bytearray) -> int:
-    total: int = sum(struct.unpack(f">{len(header) // 2}H", header))
+    total = sum(int(word) for (word,) in struct.iter_unpack(">H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 

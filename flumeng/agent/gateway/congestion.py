@@ -18,7 +18,7 @@ BBR = "bbr"
 def prefer_bbr(port: int) -> bool:
     """Set BBR for connections that this process will accept at ``port``; return whether the kernel
     has it and lets this process use it. Connections inherit it from the listening socket."""
-    option: int = getattr(socket, "TCP_CONGESTION", 0)  # of Linux
+    option = getattr(socket, "TCP_CONGESTION", 0)  # Linux has it
     listening = list(_listening(port)) if option else []
     for server in listening:
         with server:
