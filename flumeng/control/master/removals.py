@@ -92,6 +92,8 @@ class Removals:
         lease = self._store.read(path)
         if lease is None or lease.version != action.expect:
             raise ConflictError(f"the lease {path} was renewed")
+        if lease.value.keep_seconds == leases.ENDED_SECONDS:  # its reader was deleted
+            return
         why = f"the lease was not renewed for {lease.value.keep_seconds:g} s"
         write = lease_breaks.ended(
             self._store, (action.flow, action.cursor), lease.value, why, leases.until(lease)

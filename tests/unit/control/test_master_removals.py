@@ -16,6 +16,7 @@ from flumeng.control.master.removals import PORTION, Removals
 from flumeng.control.master.tidying import remove_gone
 from flumeng.control.planner.actions import Drop, Release
 from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.snapshot.leases import ENDED_SECONDS
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, Path, Remove, Store, Version, Write
 from flumeng.platform.errors import ConflictError, ForbiddenError
@@ -180,6 +181,20 @@ def test_expired_lease_of_another_site_is_recorded_with_what_it_kept(cluster: Fa
     assert (broke.events, broke.away) == (60, True)
     assert broke.gaps == (records.Gap(journal=names[0], start=40, end=100),)
     assert broke.why == "the lease was not renewed for 60 s"
+
+
+def test_ended_lease_of_a_deleted_reader_is_no_break(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    apply(store, "web")
+    store.write(paths.cursor("web", "nyc:copy"), None, ABSENT)
+    ack = records.Ack(epoch=0, offset=40)
+    store.write(paths.ack("web", "nyc:copy", "web.n1.0.0a1b2c3d"), ack, ABSENT)
+    keep = ENDED_SECONDS
+    lease = records.Lease(holder="h", reader="flow copy", keep_seconds=keep, renewed=0.0)
+    version = store.write(paths.lease("web", "nyc:copy"), lease, ABSENT)
+    outcome = carry_out(store, [Release("web", "nyc:copy", version, ())], NOTHING)
+    assert len(outcome.done) == 1
+    assert lease_breaks.of_flow(store, "web") == {}
 
 
 def test_lease_of_a_flow_that_is_gone_can_expire(cluster: FakeTree) -> None:
