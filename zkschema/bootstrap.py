@@ -42,4 +42,4 @@ def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record]
 def flow_tops(flow: str) -> tuple[ZPath[Record], ...]:
     """Return the top znodes of a flow, its own last. Journals and leases are not below them."""
     tops = (table.acks(flow), table.commits(flow), table.intents(flow), table.queue(flow))
-    return (*tops, table.flow(flow))
+    return (*tops, table.breaks(flow), table.flow(flow))

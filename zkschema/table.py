@@ -184,6 +184,22 @@ site = _row(
     size_bytes=512 * KIB,
     access=Access(write="operator", read=NOT_NODES),
 )
+all_breaks = _folder(
+    "/breaks",
+    "operators",
+    "what other sites lost of flows here; made with this cluster's name among sites",
+    access=Access(
+        create="operator master gateway", delete="operator master", read=NOT_NODES + " gateway"
+    ),
+)
+breaks = _row(
+    "/breaks/{flow}",
+    records.Breaks,
+    "gateways, masters, operators",
+    "leases of other sites that broke: why, when, and the events given up; until acknowledged",
+    size_bytes=256 * KIB,
+    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
+)
 moves = _row(
     "/moves",
     records.Moves,
@@ -203,7 +219,7 @@ flow = _row(
     size_bytes=4 * KIB,
     access=Access(
         write="own-operator master discovery",
-        create="own-operator master discovery gateway",
+        create="own-operator master discovery",
         delete="own-operator master",
     ),
 )
@@ -257,14 +273,6 @@ contact = _row(
     "the last answer of the site that the flow reads: the journals with unread events",
     size_bytes=512 * KIB,
     access=Access(write="discovery", read=NOT_NODES),
-)
-breaks = _row(
-    "/flows/{flow}/breaks",
-    records.Breaks,
-    "gateways, masters, operators",
-    "leases of other sites that broke: why, when, and the events given up; until acknowledged",
-    size_bytes=256 * KIB,
-    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
 )
 plan = _row(
     "/flows/{flow}/plan",

@@ -12,6 +12,7 @@ from flumeng.control.commands.isolated_parts import deletion, parts_there
 from flumeng.control.commands.operator import audit_entry
 from flumeng.control.commands.revisions import RefusedError, next_revisions, revision_writes
 from flumeng.control.commands.settings import SETTINGS
+from flumeng.control.commands.sites import breaks_folder
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
@@ -244,12 +245,16 @@ def _sites(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
 
 
 def make_folders(store: Store, changes: Iterable[Change]) -> None:
-    """Make the folder that the first site needs. Raises ConflictError, UnavailableError."""
-    makes = any(
-        kind_of(c.key) == SITE and c.verb == "make" and not _names_cluster(c) for c in changes
-    )
-    if makes and not store.exists(paths.sites()):
-        store.commit([Put(paths.sites(), None, ABSENT)])
+    """Make the folders that the first site and the cluster's name need. Raises ConflictError,
+    UnavailableError."""
+    made = [c for c in changes if kind_of(c.key) == SITE and c.after is not None]
+    folders: list[Write] = []
+    if any(map(_names_cluster, made)):
+        folders += breaks_folder(store)
+    if not all(map(_names_cluster, made)) and not store.exists(paths.sites()):
+        folders.append(Put(paths.sites(), None, ABSENT))
+    if folders:
+        store.commit(folders)
 
 
 def with_sites(copy: SiteCopy, changes: Iterable[Change]) -> SiteCopy:

@@ -56,7 +56,14 @@ def name_cluster(operator: Operator, name: str) -> bool:
             f"{', '.join(flows)} under that name: delete these first"
         )
     command = f"site name {name}" + (f" (was {before})" if before else "")
-    return operator.change(paths.cluster(), current, replace(current.value, site=name), command)
+    named = Put(paths.cluster(), replace(current.value, site=name), current.version)
+    operator.commit([*breaks_folder(store), named], command)
+    return True
+
+
+def breaks_folder(store: Store) -> list[Write]:
+    """Return the write that makes the folder of broken leases, if it is missing."""
+    return [] if store.exists(paths.all_breaks()) else [Put(paths.all_breaks(), None, ABSENT)]
 
 
 def add_site(

@@ -159,7 +159,7 @@ def test_apply_that_began_in_the_older_tree_is_refused_in_the_newer(old: FakeSto
 
 def test_folders_of_a_flow_are_removed_with_it() -> None:
     assert [str(path) for path in bootstrap.flow_tops("web")] == [
-        "/acks/web", "/commits/web", "/intents/web", "/queues/web", "/flows/web",
+        "/acks/web", "/commits/web", "/intents/web", "/queues/web", "/breaks/web", "/flows/web",
     ]  # fmt: skip
     folders = bootstrap.flow_folders("web")
     assert {str(path).split("/")[1] for path in folders} == {"flows", "acks", "commits", "intents"}

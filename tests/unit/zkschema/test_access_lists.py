@@ -105,8 +105,8 @@ def test_viewers_add_audit_entries_and_change_nothing_else() -> None:
 def test_gateway_changes_leases_and_cursors_of_other_sites_alone() -> None:
     lists = {row.pattern: dict(acl(filled(row.pattern), SECURED)) for row in table.ROWS}
     changed = {name for name, entries in lists.items() if entries.get("gateway", "r") != "r"}
-    breaks = "/flows/{flow}/breaks"
-    assert changed == {"/acks/{flow}", "/leases", "/flows/{flow}", breaks}
+    breaks = "/breaks/{flow}"
+    assert changed == {"/acks/{flow}", "/leases", "/breaks", breaks}
     assert {lists[name]["gateway"] for name in changed - {breaks}} == {"rc"}
     assert lists[breaks]["gateway"] == "rw"
     for own in ("/acks/web/main", f"/acks/web/job/{JOURNAL}", "/leases/web@job"):
@@ -122,7 +122,7 @@ def test_gateway_reads_what_it_serves_and_no_plans_or_sites() -> None:
         *("/schema", "/cluster", "/flows", "/flows/{flow}", "/flows/{flow}/revisions"),
         *("/flows/{flow}/revisions/{number}", "/acks", "/acks/{flow}", "/leases", "/nodes"),
         *("/acks/{flow}/{cursor}/{partition}", "/live", "/live/nodes", "/live/nodes/{node}"),
-        *("/journals", "/journals/{journal}", "/flows/{flow}/breaks"),
+        *("/journals", "/journals/{journal}", "/breaks", "/breaks/{flow}"),
     }
 
 
