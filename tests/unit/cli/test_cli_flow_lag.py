@@ -98,7 +98,7 @@ def test_lag_lists_each_partition_latest_first_and_a_total(shell: Shell, store: 
     ]
     assert shell.run("flow", "lag", "web").stdout.splitlines() == [
         "flow web is running, 1000 events behind in 2 of 3 partitions, the oldest for 20 s, "
-        "1 events/s",
+        "the lag is growing, 1 events/s",
         "PARTITION\tACK\tEND\tBEHIND\tSECONDS\tEVENTS/S\tCAUGHT UP IN\tPROBLEM",
         "web.n1.0.cc\t-\t900\t900\t5.0\t0.0\t-\t-",
         "web.n1.0.aa\t100\t200\t100\t20.0\t1.0\t200.0\t-",

@@ -31,6 +31,8 @@ def test_site_is_added_changed_listed_and_removed(shell: Shell) -> None:
         "gateways": ["g1:9003", "[::1]:9003"],
         "authority": "ab" * 32,
         "readers": [],
+        "standby": [],
+        "failover": None,
         "bytes_per_second": 0,
         "at": "",
     }

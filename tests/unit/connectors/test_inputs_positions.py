@@ -136,7 +136,7 @@ def test_one_watch_a_server_covers_the_journals_of_all_tasks_and_no_others(world
     wait_for(lambda: (world.end(a), world.end(b)) == (5, 6))
     assert world.end(c) is None
     assert world.servers.watches == [("n1:1", frozenset({a, b}))]
-    assert world.watcher.of([a]) == {a: Reach("n1:1", 5)}
+    assert world.watcher.of([a]) == {a: Reach("n1:1", 5, term=1)}
 
 
 def test_new_position_is_reported_to_the_tasks_that_read_that_journal(world: World) -> None:
@@ -230,7 +230,7 @@ def test_a_restarted_node_is_found_at_its_new_address(world: World) -> None:
     world.servers.wrong["n1:1"] = "refuses"
     world.servers.ends["n1:2"] = {a: 8}
     world.move("n1", "n1:2")
-    wait_for(lambda: world.watcher.of([a]) == {a: Reach("n1:2", 8)})
+    wait_for(lambda: world.watcher.of([a]) == {a: Reach("n1:2", 8, term=1)})
 
 
 def test_journal_that_is_served_later_is_reported_then(world: World) -> None:

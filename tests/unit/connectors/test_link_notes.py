@@ -74,7 +74,7 @@ def test_notes_are_written_with_metrics() -> None:
     assert values(notes) == (0, 1, 0)
     assert notes.unsteady
     broken = Broken("b", "why", 50.0, 60)
-    notes.renewed(lambda: replace_answer(broke=broken, now=700.0))
+    notes.renewed(lambda: replace_answer(broke=broken, time=700.0))
     assert values(notes) == (1, 1, 60)
     assert notes.ahead_seconds == 600.0
     record = store.read(paths.link("copy"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flumeng.journal.log import journal as journal_module
 from flumeng.journal.log.checkpoint import Durability
 from flumeng.journal.log.contract import Log, Position
 from flumeng.journal.log.errors import DiskFullError
@@ -58,7 +59,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(journal_module, "term_by_time", lambda: 0)
     world = World(tmp_path)
     yield world
     world.close()

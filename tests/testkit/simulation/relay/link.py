@@ -10,6 +10,7 @@ from typing import TypeVar
 from flumeng.journal.serving.gateway_wire import FlowPositions, LeaseAnswer, LeaseRequest
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
 from tests.testkit.simulation.relay.gateway import Gateway
+from zkschema.records import Site
 
 T = TypeVar("T")
 KEPT_REQUESTS = 30
@@ -92,8 +93,13 @@ class LinkedGateways:
     def here(self) -> str:
         return self._here
 
-    def positions(self, flow: str, seen: str = "", wait_seconds: float = 0.0) -> FlowPositions:
-        del seen, wait_seconds
+    def site_record(self) -> Site:
+        return Site(gateways=self.addresses)
+
+    def positions(
+        self, flow: str, seen: str = "", wait_seconds: float = 0.0, *, filtered: bool = False
+    ) -> FlowPositions:
+        del seen, wait_seconds, filtered
         return self._first(lambda gateway: gateway.positions(flow))
 
     def lease(self, request: LeaseRequest) -> LeaseAnswer:
