@@ -187,7 +187,7 @@ site = _row(
 all_breaks = _folder(
     "/breaks",
     "operators",
-    "what other sites lost of flows here; made with this cluster's name among sites",
+    "broken leases of other sites; made when the cluster is named among sites",
     access=Access(
         create="operator master gateway", delete="operator master", read=NOT_NODES + " gateway"
     ),

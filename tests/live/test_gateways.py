@@ -327,6 +327,8 @@ def test_flow_made_again_keeps_its_lease_from_the_floor(sites: Sites) -> None:
     assert acks_of(sites.fra, "web", "nyc:copy") == {J: 400}
     sites.nyc.commit([Remove(paths.ack("copy", "main", PARTITION), ANY)])
     sites.nyc.commit([Remove(paths.partitions("copy"), ANY)])
+    ended = replace(lease_of(sites), keep_seconds=ENDED_SECONDS)
+    sites.fra.write(paths.lease("web", "nyc:copy"), ended, ANY)
     sites.discovery().discover()
     assert acks_of(sites.fra, "web", "nyc:copy") == {}
 

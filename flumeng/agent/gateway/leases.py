@@ -61,7 +61,7 @@ class Leases:
                 wall=self._wall,
             )
         else:
-            if not request.id:
+            if not request.id and held.value.keep_seconds == leases.ENDED_SECONDS:
                 self._forget(flow, name)
             lease = replace(held.value, keep_seconds=request.keep_seconds)
             if lease != held.value:
