@@ -199,7 +199,7 @@ MUTANTS = {
 
 NOTICED_SOON_FROM = {
     "a journal that is gone counts as read": 700,
-    "the end of a lease is told once": 1800,
+    "the end of a lease is told once": 1400,
 }
 
 
