@@ -288,7 +288,7 @@ def test_server_with_malformed_answers_stops_its_own_journals_only(tmp_path: Pat
         positions = JournalPositions(watcher, probes)
         wait_for(lambda: len(positions.of([BAD, GOOD])) == 2, "both servers")
         found = positions.of([BAD, GOOD])
-        assert found[GOOD] == Reach(server.address, ROWS)
+        assert found[GOOD] == Reach(server.address, ROWS, term=found[GOOD].term)
         assert "this flumeng cannot read the answer of" in found[BAD].trouble
         positions.probe(GOOD, server.address, 0, ROWS).result(PATIENCE_SECONDS)
         with pytest.raises(CorruptError):

@@ -94,10 +94,12 @@ def seqs(batches: Iterator[pa.RecordBatch]) -> list[int]:
 def test_positions_of_all_journals_come_in_one_call(
     journal: Journal, client: JournalClient
 ) -> None:
-    assert client.positions() == {ID: Position(1, 0, FRAMES * ROWS, closed=False)}
+    assert client.positions() == {ID: Position(journal.term, 0, FRAMES * ROWS, closed=False)}
     journal.trim(20_000)
     journal.close_for_appends()
-    assert client.positions() == {ID: Position(1, journal.floor, FRAMES * ROWS, closed=True)}
+    assert client.positions() == {
+        ID: Position(journal.term, journal.floor, FRAMES * ROWS, closed=True)
+    }
     assert journal.floor > 0
 
 

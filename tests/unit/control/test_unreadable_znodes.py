@@ -70,7 +70,10 @@ UNSEEN = [
     row
     for row in RECORDS
     if row
-    in (paths.partitions_bucket, paths.commit, paths.story, paths.audit, paths.assignment_page)
+    in (
+        *(paths.partitions_bucket, paths.commit, paths.contact, paths.story, paths.audit),
+        paths.assignment_page,
+    )
     or row.pattern.startswith(
         ("/queues", "/intents", "/push", "/tombstones", "/groups", "/members")
     )
