@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -133,7 +133,8 @@ def write_variables(file: Path, addresses: Mapping[str, str]) -> None:
 
 def run_page(folder: Path, page: Path) -> bool:
     """Whether every command prints what the page says."""
-    with closing(Bash(folder, environment())) as bash:
+    bash = Bash(folder, environment())
+    try:
         for example in examples(page.read_text()):
             print(f"$ {example.command}", flush=True)
             printed = bash.run(example.command, COMMAND_SECONDS)
@@ -141,6 +142,8 @@ def run_page(folder: Path, page: Path) -> bool:
             if not agrees(example.expected, printed):
                 print(f"\n{page}:{example.line} says that this prints\n{example.expected}")
                 return False
+    finally:
+        bash.end()
     return True
 
 
