@@ -75,15 +75,16 @@ def test_reader_goes_on_at_the_replica_that_takes_over(tmp_path: Path) -> None:
         nyc.read(f"127.0.0.1:{port + 3}")
         web.send(500)
         nyc.wait_for(500)
-        term = web.journal.term
+        (name,) = fra.journals
+        term = fra.journals[name].term
 
         collector = nyc.child("collector")
         assert collector is not None
         os.kill(collector, signal.SIGSTOP)  # the rest is read after the takeover
         web.send(500)
         web.first.kill()
-        wait_for(lambda: web.journal.primary == "n2", "no replica takes over")
-        assert web.journal.term > term
+        wait_for(lambda: fra.journals[name].primary == "n2", "no replica takes over")
+        assert fra.journals[name].term > term
         os.kill(collector, signal.SIGCONT)
         nyc.wait_for(1000)
 
