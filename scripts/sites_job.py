@@ -132,7 +132,7 @@ def write_variables(file: Path, addresses: Mapping[str, str]) -> None:
 
 
 def run_page(folder: Path, page: Path) -> bool:
-    """Whether every command prints what the page says."""
+    """Return whether each command printed the text of the page."""
     bash = Bash(folder, environment())
     try:
         for example in examples(page.read_text()):

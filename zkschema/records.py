@@ -404,7 +404,7 @@ class Breaks(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Record):
-    """What a flow's discovery task knows of the link to the ``site`` that it reads. Times are in
+    """The state of a flow's link to the ``site`` that it reads, as discovery sees it. Times are in
     seconds since the epoch by this site's clocks. ``renewed``: the lease's last renewal, written
     now and then. ``down_since``: 0 while a gateway answers; ``why`` none did last. ``downs``: when
     that began, the last times. ``answer_seconds``: of a slow link, else 0. ``room``: the share of a

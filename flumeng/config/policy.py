@@ -176,7 +176,7 @@ class SparkBounds:
 
 @dataclass(frozen=True)
 class Subscriber:
-    """What a subscriber may read on this node, and its limits at the node's gateway."""
+    """A subscriber's readable flows on this node, and its limits at the node's gateway."""
 
     flows: tuple[str, ...] = option(
         doc="The flows that it may read; `*` for all.", check=check_subscribed, example="[web-logs]"

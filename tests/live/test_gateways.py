@@ -578,7 +578,7 @@ def test_subscriber_without_a_grant_reads_no_watched_journal(secured: Sites) -> 
 
 @pytest.mark.parametrize("role", ["collector", "admin", "gateway"])
 def test_gateway_serves_no_other_certificate_of_its_cluster(secured: Sites, role: Role) -> None:
-    """Who takes one of them gets no event through the port that other sites reach."""
+    """A stolen one reads no event at the port that other sites reach."""
     assert secured.finder().find(Before()).offers.keys() == {PARTITION}
     credentials = Keystore(secured.certificates.folder(role, name="eve"), role).load()
     with JournalClient(secured.gateways[0].address, prove=lambda: Proof.of(credentials)) as client:

@@ -101,7 +101,7 @@ class FailingCluster(SiteCluster):
 
     @property
     def state(self) -> list[Path]:
-        """What a backup of the site has."""
+        """Return the directories that a backup of the site copies."""
         return [self.folder / "node", self.folder / "gateway", self.zookeeper.data]
 
 

@@ -107,7 +107,7 @@ class Secured:
 
 
 def later_of(look: Callable[[], T]) -> T:
-    """What is there in a few seconds."""
+    """Look again after three seconds."""
     time.sleep(3)
     return look()
 

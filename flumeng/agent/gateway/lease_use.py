@@ -1,5 +1,5 @@
-"""What leases of other sites hold, for their readers and for metrics: shares of time and of room,
-events, bytes and breaks. The servers of the journals are asked again after ``ASKED_SECONDS``."""
+"""Measures leases of other sites, for their readers and for metrics: used shares of time and of
+room, kept events and bytes, breaks. Journals' servers are asked again after ``ASKED_SECONDS``."""
 
 from __future__ import annotations
 

@@ -54,9 +54,8 @@ class SiteFinder(FinderBase):
         self._store = store
         self._reader = reader
         self._at_end = at_end
-        self._wall = wall
         self._gateways = Gateways(remote.site, store)
-        self._link = LinkNotes(store, reader, remote)
+        self._link = LinkNotes(store, reader, remote, wall)
         self._lease_id = ""
         self._contacts = Contacts(reader, store)
 
@@ -100,14 +99,14 @@ class SiteFinder(FinderBase):
             held={name: self._unread(name) for name in lost},
             notes=(f"the lease on {where} had ended: {why}",) if lease.ended else (),
             soon=bool(lacks) or self._link.unsteady,
-            lacks=(*lacks, *self._clocks(lease.time)),
+            lacks=(*lacks, *self._clocks()),
             remember_seconds=self._remote.keep_seconds,
         )
 
-    def _clocks(self, there: float) -> tuple[str, ...]:
+    def _clocks(self) -> tuple[str, ...]:
         """Return a sentence when the clocks of both sites differ by more than CLOCK_SECONDS."""
-        ahead = there - self._wall()
-        if not there or abs(ahead) <= CLOCK_SECONDS:
+        ahead = self._link.ahead_seconds
+        if abs(ahead) <= CLOCK_SECONDS:
             return ()
         side = "ahead of" if ahead > 0 else "behind"
         minutes = round(abs(ahead) / 60)

@@ -1,4 +1,4 @@
-"""What a subscriber concludes from a site's journals and from the end of its lease."""
+"""The finder of a remote flow: journals that are new, gone, or lost after the end of a lease."""
 
 from __future__ import annotations
 

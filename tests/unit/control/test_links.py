@@ -37,7 +37,7 @@ BROKE = Break(
 
 
 def causes(*found: Link, after: float = 0.0, state: str = "running") -> list[Cause]:
-    """What the links of flows f0, f1, ... cause so many seconds after noon."""
+    """Return the causes of the links of flows f0, f1, ..., so many seconds after noon."""
     store = new_cluster()
     for number, link in enumerate(found):
         add_flow(store, f"f{number}")
