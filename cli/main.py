@@ -37,6 +37,7 @@ COMMANDS = {
     "push": Lazy("cli.push:push", "Bring many sites to one inventory, and back."),
     "status": Lazy("cli.status:status", "Show the cluster's health, with causes and remedies."),
     "top": Lazy("cli.top:top", "Show the cluster live: health, flows, rates, nodes."),
+    "console": Lazy("cli.console:console", "Serve web pages and an HTTP API of the cluster."),
     "shell": Lazy("cli.shell:shell", "Run commands at a prompt, or those of a script."),
 }
 

@@ -25,6 +25,7 @@ from flumeng.control.zookeeper import (
     ANY,
     Path,
     Put,
+    ReadableStore,
     Remove,
     Store,
     Unreadable,
@@ -73,7 +74,7 @@ class Left:
         return " and ".join(parts) or "nothing"
 
 
-def left(store: Store, node: str) -> Left:
+def left(store: ReadableStore, node: str) -> Left:
     """Return the tasks planned, assigned or run on the node (drained ones only if run), and the
     journals and replicas that it keeps."""
     planned = {

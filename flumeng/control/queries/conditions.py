@@ -17,7 +17,7 @@ from flumeng.control.queries.overview import FlowDetail
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.snapshot import journal_registry, partitions
 from flumeng.control.snapshot.partitions import subscribed
-from flumeng.control.zookeeper import ReadableStore, Store, Unreadable, Versioned
+from flumeng.control.zookeeper import ReadableStore, Unreadable, Versioned
 from flumeng.platform.errors import FlumengError, UnavailableError
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER
@@ -49,13 +49,13 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
     return still + _not_running(detail)
 
 
-def flow_stopped(store: Store, flow: str) -> list[str]:
+def flow_stopped(store: ReadableStore, flow: str) -> list[str]:
     """Return tasks but for discovery, or else undelivered journals, of a flow and its parts."""
     every = [flow, *parts_there(store, [flow])]
     return [line for name in every for line in _not_stopped(store, name)]
 
 
-def _not_stopped(store: Store, flow: str) -> list[str]:
+def _not_stopped(store: ReadableStore, flow: str) -> list[str]:
     state = require_flow(store, flow).value.state
     if state != "stopped":
         return [f"flow {flow} is set to {state}"]
@@ -65,7 +65,7 @@ def _not_stopped(store: Store, flow: str) -> list[str]:
     ]
 
 
-def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
+def flow_acked(store: ReadableStore, flow: str, ends: Mapping[str, int]) -> list[str]:
     """Return partitions not acked to ``ends``. Raises ``UnsatisfiableError`` for a paused flow."""
     state = require_flow(store, flow).value.state
     missing = [
@@ -97,7 +97,7 @@ def flow_unread(store: ReadableStore, flow: str) -> list[str]:
     return [why] if (why := why_not_deleted(store, flow)) else []
 
 
-def node_drained(store: Store, node: str) -> list[str]:
+def node_drained(store: ReadableStore, node: str) -> list[str]:
     require_node(store, node)
     still = left(store, node)
     planned = {task.key: task for task in overview.tasks(store)} if still.tasks else {}
@@ -111,7 +111,7 @@ def node_drained(store: Store, node: str) -> list[str]:
     ]
 
 
-def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
+def tasks_active(store: ReadableStore, keys: Sequence[str] = ()) -> list[str]:
     """Return which of these tasks (``flow/task``), or of all, do not run their wanted revision."""
     planned = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
     if not planned and not keys:
@@ -121,7 +121,7 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
     return unplanned + [_line(task) for task in tasks if task.state != "running"]
 
 
-def _undrained(store: Store, flow: str) -> list[str]:
+def _undrained(store: ReadableStore, flow: str) -> list[str]:
     registered = journal_registry.journals(store)
     own = [
         (subscribed(name) if is_part(flow) else name, journal)

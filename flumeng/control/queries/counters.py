@@ -12,7 +12,7 @@ from flumeng.control.commands.lookup import require_flow
 from flumeng.control.queries import fan_out
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import TaskRow
-from flumeng.control.zookeeper import ReadableStore, Store
+from flumeng.control.zookeeper import ReadableStore
 from flumeng.platform.errors import CorruptError
 from zkschema.records import COLLECT
 
@@ -93,7 +93,7 @@ class CounterRow:
     held_seconds: float
 
 
-def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple[str, ...]]:
+def counters(store: ReadableStore, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple[str, ...]]:
     require_flow(store, flow)
 
     def ask_one(address: str) -> Mapping[str, Mapping[str, Any]]:

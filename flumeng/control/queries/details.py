@@ -12,7 +12,7 @@ from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.counters import TaskCounts
 from flumeng.control.queries.overview import NodeRow
 from flumeng.control.queries.task_status import TaskRow
-from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper import ReadableStore
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
@@ -54,7 +54,7 @@ class TaskDetail:
     counts: TaskCounts
 
 
-def node(store: Store, where: Positions, name: str) -> NodeDetail:
+def node(store: ReadableStore, where: Positions, name: str) -> NodeDetail:
     require_node(store, name)
     lags = {ack.partition: ack.lag for ack in acks_of(store, where)}
     remains = left(store, name)
@@ -69,7 +69,7 @@ def node(store: Store, where: Positions, name: str) -> NodeDetail:
     )
 
 
-def event_log(store: Store, name: str) -> EventLog:
+def event_log(store: ReadableStore, name: str) -> EventLog:
     require_node(store, name)
     current = store.read(paths.story(name))
     return EventLog(
@@ -82,7 +82,7 @@ def event_log(store: Store, name: str) -> EventLog:
     )
 
 
-def task(store: Store, where: Positions, ask: counters.Ask, key: str) -> TaskDetail:
+def task(store: ReadableStore, where: Positions, ask: counters.Ask, key: str) -> TaskDetail:
     row = require_task(store, key)
     return TaskDetail(
         task=row,
@@ -95,7 +95,7 @@ def task(store: Store, where: Positions, ask: counters.Ask, key: str) -> TaskDet
     )
 
 
-def require_task(store: Store, key: str) -> TaskRow:
+def require_task(store: ReadableStore, key: str) -> TaskRow:
     """Return the task's row. Raises ``UserError`` with the nearest name for an unknown task."""
     planned = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
     if key not in planned:

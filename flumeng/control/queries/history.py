@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flumeng.control.commands.lookup import found_by_name, require_flow, require_revision
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import Store, Unreadable, Versioned
+from flumeng.control.zookeeper import ReadableStore, Unreadable, Versioned
 from flumeng.platform.errors import UserError
 from zkschema import paths, records
 
@@ -46,7 +46,7 @@ class Difference:
     diff: str
 
 
-def history(store: Store, flow: str) -> list[RevisionRow]:
+def history(store: ReadableStore, flow: str) -> list[RevisionRow]:
     """Return the kept revisions, oldest first, also of a deleted flow."""
     if flow not in store.children(paths.flows()):
         (past,) = store.read_each([paths.tombstone(flow)])
@@ -83,7 +83,7 @@ def _revision(
     return RevisionRow(number, revision.author, revision.reason, revision.time, current)
 
 
-def audit(store: Store, most: int) -> list[AuditRow]:
+def audit(store: ReadableStore, most: int) -> list[AuditRow]:
     """Return the newest ``most`` entries, oldest first."""
     cache = ReadCache.of(store)
     names = cache.children(paths.audits())[-most:]
@@ -99,7 +99,7 @@ def _entry(record: Versioned[records.Audit] | Unreadable) -> AuditRow:
 
 
 def difference(
-    store: Store, flow: str, old: int | None = None, new: int | None = None
+    store: ReadableStore, flow: str, old: int | None = None, new: int | None = None
 ) -> Difference:
     """Compare ``old`` (default: the previous) with ``new`` (the current). Raises ``UserError``."""
     current = require_flow(store, flow).value.revision
@@ -119,6 +119,6 @@ def difference(
     return Difference(flow, old, new, "\n".join(lines))
 
 
-def _kept(store: Store, flow: str) -> list[int]:
+def _kept(store: ReadableStore, flow: str) -> list[int]:
     names = store.children(paths.revisions(flow))
     return sorted(int(number) for number in names if number.isdigit())

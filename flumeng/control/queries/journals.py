@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from flumeng.control.queries import fan_out
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import journal_registry
-from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper import ReadableStore
 from flumeng.journal.replication.membership import node_of
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UserError
@@ -70,7 +70,7 @@ class JournalRow:
     problem: str = ""
 
 
-def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
+def journals(store: ReadableStore, ask: Ask, now: float) -> list[JournalRow]:
     """Return all registered journals; ``now`` is in seconds since the epoch."""
     cache = ReadCache.of(store)
     registered = journal_registry.journals(cache)
@@ -94,11 +94,11 @@ def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
     return rows
 
 
-def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
+def journal(store: ReadableStore, ask: Ask, now: float, name: str) -> JournalRow:
     return pick(journals(store, ask, now), name)
 
 
-def reached(store: Store, ask: AskReplicas, name: str) -> dict[str, int]:
+def reached(store: ReadableStore, ask: AskReplicas, name: str) -> dict[str, int]:
     """Return the end of each replica of the journal, by node; only of nodes that answer."""
     ends, _ = fan_out.ask_all(ReadCache.of(store), ask)
     return {node: replicas[name] for node, replicas in ends.items() if name in replicas}

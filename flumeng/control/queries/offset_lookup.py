@@ -13,7 +13,7 @@ from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import partitions
 from flumeng.control.snapshot.partitions import PartitionBounds
 from flumeng.control.snapshot.task_map import read_plans
-from flumeng.control.zookeeper import ReadableStore, Store
+from flumeng.control.zookeeper import ReadableStore
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.texts import time_of
@@ -79,7 +79,7 @@ class Resolved:
 
 
 def resolve(
-    store: Store,
+    store: ReadableStore,
     flow: str,
     point: Point,
     globs: Sequence[str] = (),
@@ -179,7 +179,10 @@ def _named(name: str, of_flow: Mapping[str, PartitionBounds]) -> str:
 
 
 def _on_nodes(
-    store: Store, ask: journals.Ask, of_flow: Mapping[str, PartitionBounds], names: Sequence[str]
+    store: ReadableStore,
+    ask: journals.Ask,
+    of_flow: Mapping[str, PartitionBounds],
+    names: Sequence[str],
 ) -> dict[str, tuple[int, int]]:
     """Return first offset and end of partitions on nodes, without those of silent nodes."""
     answers, _ = fan_out.ask_all(ReadCache.of(store), ask) if names else ({}, ())

@@ -21,7 +21,7 @@ from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import EndedRow, RolloutRow, ScalingRow, TaskRow
 from flumeng.control.snapshot.snapshot import FlowView
 from flumeng.control.snapshot.task_map import read_plans
-from flumeng.control.zookeeper import Found, ReadableStore, Store, Unreadable, Versioned
+from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versioned
 from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths, records
 
@@ -241,7 +241,7 @@ def _spark_uis(tasks: Iterable[TaskRow], statuses: task_status.Statuses) -> dict
     }
 
 
-def dimensions(store: Store) -> set[str]:
+def dimensions(store: ReadableStore) -> set[str]:
     """Return the dimensions of capacity in which the flows' tasks have a weight."""
     seen = _flows(ReadCache(store), store.children(paths.flows()), checked=True)
     places = (flow_seen.view.place for flow_seen in seen if flow_seen.view.place)

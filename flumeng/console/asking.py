@@ -1,0 +1,19 @@
+"""How the console asks nodes, as functions of an address; tests replace them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flumeng.control.queries import acks, counters, journals, offset_lookup, target_checks
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The same functions as the CLI's. Each raises UnavailableError when a node is silent."""
+
+    acks: acks.Ask = acks.ask_worker
+    accounts: journals.Ask = journals.ask_worker
+    replicas: journals.AskReplicas = journals.ask_replicas
+    counters: counters.Ask = counters.ask_worker
+    offsets: offset_lookup.Ask = offset_lookup.ask_discovery
+    targets: target_checks.Ask = target_checks.ask_node

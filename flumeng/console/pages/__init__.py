@@ -1,0 +1,1 @@
+"""The pages, as HTML that reads well without scripts."""

@@ -1,0 +1,113 @@
+"""The first page: one sentence of verdict, four numbers, flows, nodes, and the last changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flumeng.console.pages import rendering
+from flumeng.console.pictures import Picture, oldest, total
+from flumeng.control.queries.causes import grouped
+
+PAGE_ROWS = 100
+CAUSES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The first true cause, with since when (seconds since the epoch) and what to do. ``more``:
+    further causes. ``level``: ``ok``, ``bad``, or ``unknown`` without a picture."""
+
+    level: str
+    sentence: str
+    advice: str = ""
+    since: float | None = None
+    more: Sequence[tuple[str, str]] = ()
+
+
+def verdict(picture: Picture) -> Verdict:
+    status = picture.status
+    if picture.problem:
+        return Verdict("unknown", picture.problem, "this page shows what was seen before")
+    causes = grouped(status["causes"])
+    if not causes:
+        behind = sum(flow["lag"] for flow in status["flows"])
+        waiting = f"{behind} events are on their way" if behind else "all events are delivered"
+        return Verdict("ok", f"Nothing is wrong: {waiting}.")
+    sentence, advice = causes[0]
+    since = picture.since.get(status["causes"][0]["about"])
+    return Verdict("bad", sentence, advice, since, causes[1:])
+
+
+@dataclass(frozen=True)
+class Zone:
+    """The nodes of a zone: how many are live, and the names of those that are not."""
+
+    name: str
+    live: int
+    down: Sequence[str]
+
+
+def zones(picture: Picture) -> list[Zone]:
+    live: Counter[str] = Counter()
+    down: dict[str, list[str]] = {}
+    for node in picture.nodes:
+        live[node.zone] += node.live
+        down.setdefault(node.zone, [])
+        if not node.live:
+            down[node.zone].append(node.node)
+    return [Zone(name, live[name], down[name]) for name in sorted(down)]
+
+
+def numbers(picture: Picture) -> Mapping[str, float | None]:
+    """Return events per second in, out and to dead letters, and the oldest event's age."""
+    rates = picture.rates.values()
+    return {
+        "in": total(rate.incoming for rate in rates),
+        "out": total(rate.delivered for rate in rates),
+        "oldest": oldest(picture.status["flows"]),
+        "dead": total(rate.dead_letters for rate in rates),
+    }
+
+
+def worst_first(flows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort flows: unwell ones first, then those that are furthest behind."""
+    return sorted(
+        flows,
+        key=lambda flow: (
+            not flow["health"]["cause"],
+            -(flow["lag_seconds"] or 0.0),
+            -flow["lag"],
+            flow["flow"],
+        ),
+    )
+
+
+def page(request: Request) -> Response:
+    console = request.app.state.console
+    picture = console.pictures.look()
+    asked = request.query_params.get("q", "")
+    flows = [flow for flow in worst_first(picture.status["flows"]) if asked in flow["flow"]]
+    number = max(1, int(request.query_params.get("page", "1")))
+    return rendering.page(
+        request,
+        "first.html",
+        verdict=verdict(picture),
+        numbers=numbers(picture),
+        zones=zones(picture),
+        flows=flows[(number - 1) * PAGE_ROWS : number * PAGE_ROWS],
+        found=len(flows),
+        asked=asked,
+        number=number,
+        pages=-(-len(flows) // PAGE_ROWS),
+        causes_shown=CAUSES_SHOWN,
+    )
+
+
+ROUTES = [Route("/", page)]

@@ -1,0 +1,83 @@
+"""Renders templates. Every value is escaped; a page has no inline script or style."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from flumeng import __version__
+from flumeng.console.drawing.sparklines import sparkline
+from flumeng.control.queries import timestamps
+from flumeng.control.queries.links import amount, span
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["version"] = __version__
+    environment.filters |= {
+        "utc": utc,
+        "number": number,
+        "seconds": seconds,
+        "amount": amount,
+        "sparkline": sparkline,
+    }
+    return environment
+
+
+def page(
+    request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **values: Any
+) -> Response:
+    """Return the page. Templates have ``console``, ``viewer``, ``picture``, ``now``, ``values``."""
+    console = request.app.state.console
+    html = (
+        _environment()
+        .get_template(template)
+        .render(
+            console=console,
+            viewer=getattr(request.state, "viewer", None),
+            picture=console.pictures.look(),
+            history=console.pictures.history,
+            now=console.clock(),
+            path=request.url.path,
+            **values,
+        )
+    )
+    return HTMLResponse(html, status)
+
+
+def utc(time: float) -> Markup:
+    """Return a moment as an element that scripts show in the reader's own time zone."""
+    shown = timestamps.utc(time)
+    return Markup('<time datetime="{}Z">{} UTC</time>').format(shown.replace(" ", "T"), shown)
+
+
+def number(value: float | None) -> str:
+    """Return a number for people: ``1.2 M``, ``12 k``, ``3.4``; a dash when it is unknown."""
+    if value is None or math.isnan(value):
+        return "-"
+    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= limit:
+            return f"{value / (limit if limit != 1e4 else 1e3):.3g}{unit}"
+    return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.1f}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration for people, such as ``15 s`` or ``3 h``; a dash when it is unknown."""
+    return "-" if value is None else span(value)

@@ -1,0 +1,126 @@
+"""A copy of the znodes that ZooKeeper reports changes of. Queries read the rest when they need it.
+
+One recursive watch for each top folder names every changed path below it. The copy drops these
+paths, and the next query reads them again. So any number of viewers costs ZooKeeper as much as one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.snapshot.reader import WATCHED
+from flumeng.control.zookeeper import Found, Store
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+MOST_CHANGES = 10_000
+"""A query that began more changes ago adds nothing to the copy."""
+TOPS = tuple(f"{top}/" for top in WATCHED)
+FOLDERS = frozenset(str(top) for top in WATCHED if top.row.record is None)
+"""An event that names one of these comes after a lost connection: all may have changed."""
+
+
+class Cache(ReadCache):
+    """What one query reads. Begins with the copy; ``change`` is the number of the copy's last
+    change then."""
+
+    def __init__(self, store: Store, change: int) -> None:
+        super().__init__(store)
+        self.change = change
+        self.reads = 0
+
+    def read_each(self, znodes: Sequence[ZPath[R]]) -> list[Found[R]]:
+        before = len(self.znodes)
+        found = super().read_each(znodes)
+        self.reads += len(self.znodes) - before
+        return found
+
+
+class WatchedCopy:
+    """Thread-safe. ``reads`` counts the records that queries read from ZooKeeper."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._events: SimpleQueue[str] = SimpleQueue()
+        self._watched = ReadCache(store)
+        self._last = ReadCache(store)
+        self._changes: deque[tuple[int, str]] = deque(maxlen=MOST_CHANGES)
+        self._change = 0
+        self.reads = 0
+        store.on_session(lambda _alive: self._events.put(""))
+        for top in WATCHED:
+            store.watch(top, self._events.put)
+
+    @property
+    def away(self) -> bool:
+        """Whether ZooKeeper does not answer, so that queries see the copy of before."""
+        return not self._store.connected
+
+    @contextmanager
+    def query(self, *, whole: bool = False) -> Iterator[Cache]:
+        """Yield a cache for one query, and keep what it read. ``whole``: it reads all that a view
+        of the cluster needs, and is what queries see while ZooKeeper is away. Raises as
+        ``ReadCache.require``; UnavailableError for what was not read before, if it is away."""
+        away = self.away
+        with self._lock:
+            self._drop_changed()
+            cache = Cache(self._store, self._change)
+            for seen in (self._last, self._watched) if away else (self._watched,):
+                cache.znodes.update(seen.znodes)
+                cache.folders.update(seen.folders)
+                cache.unreadable.update(seen.unreadable)
+        cache.require()
+        yield cache
+        with self._lock:
+            self.reads += cache.reads
+            self._drop_changed()
+            if not away:
+                self._keep(cache)
+            if whole and not away:
+                self._last = cache
+
+    def _keep(self, cache: Cache) -> None:
+        if self._changes and cache.change < self._changes[0][0] - 1:
+            return
+        changed = {path for number, path in self._changes if number > cache.change}
+        if "" in changed:
+            return
+        watched = self._watched
+        for key in cache.znodes.keys() - watched.znodes.keys():
+            if f"{key}/".startswith(TOPS) and key not in changed:
+                watched.znodes[key] = cache.znodes[key]
+                if key in cache.unreadable:
+                    watched.unreadable[key] = cache.unreadable[key]
+        for key in cache.folders.keys() - watched.folders.keys():
+            if f"{key}/".startswith(TOPS) and not any(_parent(path) == key for path in changed):
+                watched.folders[key] = cache.folders[key]
+
+    def _drop_changed(self) -> None:
+        """Forget what the watches reported since the last call."""
+        while True:
+            try:
+                path = self._events.get_nowait()
+            except Empty:
+                return
+            self._change += 1
+            if not path or path in FOLDERS:
+                path = ""
+                self._watched = ReadCache(self._store)
+            self._changes.append((self._change, path))
+            self._watched.znodes.pop(path, None)
+            self._watched.unreadable.pop(path, None)
+            self._watched.folders.pop(path, None)
+            self._watched.folders.pop(_parent(path), None)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
