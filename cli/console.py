@@ -20,7 +20,7 @@ from flumeng.platform import logs
     help="The address of its pages; port 0 takes a free one.",
 )
 @with_store
-def console(context: CliContext, store: Store, listen: str) -> None:
+def console(_context: CliContext, store: Store, listen: str) -> None:
     """Serve pages and an HTTP API that show and change the cluster, until SIGTERM.
 
     Prints "ready URL". On a loopback address everybody on this host may look.
