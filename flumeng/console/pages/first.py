@@ -23,7 +23,7 @@ MINUTE = 60.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first true cause, with since when and what to do. ``waiting``: what it holds up. ``more``:
+    """The first true cause, with since when and what to do. ``waiting``: what waits. ``more``:
     further causes with advice. ``level``: ``ok``, ``bad``, or ``unknown`` without a picture."""
 
     level: str
