@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from flumeng.console.asking import Asking
 from flumeng.console.pictures import Pictures
+from flumeng.console.shared_answers import SharedAnswers
 from flumeng.console.watched_copy import WatchedCopy
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper import ReadableStore, Store
 
 
 class Trials(Protocol):
@@ -36,6 +37,18 @@ class Trials(Protocol):
         """Return what each filter of a flow's text does to each event, as `flow try --explain`."""
 
 
+class DeadLetters(Protocol):
+    """Reads the dead letters of flows. The room ``connectors`` has it, above this one."""
+
+    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
+        """Return the counts as `flumeng flow dead list --json`. Raises UserError when they cannot
+        be read from this host."""
+
+    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
+        """Return at most ``most`` dead letters with ``reason`` in theirs, the newest first, as
+        `flumeng flow dead show --json` prints them."""
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
@@ -47,10 +60,12 @@ class Console:
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None
+    dead_letters: DeadLetters | None = None
     inventory: str = ""
     prometheus: str = ""
     copy: WatchedCopy = field(init=False)
     pictures: Pictures = field(init=False)
+    shared: SharedAnswers = field(init=False)
 
     def __post_init__(self) -> None:
         copy = WatchedCopy(self.store)
@@ -58,6 +73,7 @@ class Console:
         object.__setattr__(
             self, "pictures", Pictures(copy, self.asking, self.clock, self.monotonic)
         )
+        object.__setattr__(self, "shared", SharedAnswers(self.monotonic))
 
     def operator(self, viewer: Viewer, reason: str) -> Operator:
         """Return the author of a change: the viewer's proven name is in the audit."""
