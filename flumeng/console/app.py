@@ -14,20 +14,23 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from flumeng.console.api import reads
-from flumeng.console.api.problems import problem, status_of
+from flumeng.console.api import events, openapi, reads
+from flumeng.console.api.problems import problem, problem_of, status_of
 from flumeng.console.console import Console
-from flumeng.console.pages import first, rendering
+from flumeng.console.pages import api, first, rendering
 from flumeng.console.who.viewers import Viewer
 from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 
-PAGES = (first,)
+PAGES = (first, api)
 API = "/api/v1"
+EVENTS = Route("/events", events.endpoint, methods=["GET"])
+AWAY = b"flumeng-zookeeper-away-since"
+"""Header of the API while ZooKeeper does not answer: since when, in seconds since the epoch."""
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
     b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -44,12 +47,13 @@ def make_app(console: Console, identify: Callable[[Request], Viewer]) -> Starlet
     """Return the application. ``identify`` returns who asks; raises NotAllowedError."""
     app = Starlette(
         routes=[
-            Mount(API, routes=reads.routes()),
+            Mount(API, routes=[*reads.routes(), *openapi.routes(), EVENTS]),
             Mount("/static", StaticFiles(directory=STATIC)),
             *(route for module in PAGES for route in module.ROUTES),
         ],
         middleware=[
             Middleware(SafeHeaders),
+            Middleware(Unbroken),
             Middleware(GZipMiddleware, minimum_size=1000),
             Middleware(Identified, identify=identify),
         ],
@@ -78,8 +82,37 @@ class Identified:
         await self._app(scope, receive, send)
 
 
+class Unbroken:
+    """Answers an unforeseen error with 500 and without its details, and logs it once."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(
+        self, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        begun = False
+
+        async def sent(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except Exception:  # whatever it is, the console goes on
+            log.exception("a request failed: %s %s", scope.get("method"), scope.get("path"))
+            if not begun:
+                answer = _answer(
+                    Request(scope),
+                    HTTPStatus.INTERNAL_SERVER_ERROR,
+                    "the console failed: its log has the details",
+                )
+                await answer(scope, receive, send)
+
+
 class SafeHeaders:
-    """Adds HEADERS to every answer."""
+    """Adds HEADERS to every answer, and AWAY to those of the API."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -89,7 +122,7 @@ class SafeHeaders:
     ) -> None:
         async def sent(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *HEADERS.items()]
+                message["headers"] = [*message["headers"], *HEADERS.items(), *_away(scope)]
             await send(message)
 
         await self._app(scope, receive, sent)
@@ -97,12 +130,41 @@ class SafeHeaders:
 
 def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, FlumengError)
+    if request.url.path.startswith(API):
+        return problem_of(error, request.app.state.console.away_since)
     return _answer(request, status_of(error), str(error))
 
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _answer(request, HTTPStatus(error.status_code), error.detail)
+    status, path = HTTPStatus(error.status_code), request.url.path
+    if not path.startswith(API):
+        return _answer(request, status, error.detail)
+    if status == HTTPStatus.NOT_FOUND:
+        return problem(status, f"there is nothing at {path}: see {API}/openapi.json")
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        allow = ", ".join(_methods(request))
+        if request.method == "OPTIONS":
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers={"allow": allow})
+        refused = problem(status, f"{path} knows {allow}, not {request.method}")
+        refused.headers["allow"] = allow
+        return refused
+    return problem(status, error.detail)
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods that the path knows."""
+    (mount,) = (route for route in request.app.routes if getattr(route, "path", "") == API)
+    path = request.url.path.removeprefix(API)
+    known = [route.methods for route in mount.routes if route.path_regex.match(path)]
+    return sorted({"OPTIONS", *(method for methods in known for method in methods)})
+
+
+def _away(scope: Any) -> list[tuple[bytes, bytes]]:
+    if not scope["path"].startswith(API):
+        return []
+    since = scope["app"].state.console.away_since
+    return [] if since is None else [(AWAY, f"{since:.3f}".encode())]
 
 
 def _answer(request: Request, status: HTTPStatus, sentence: str) -> Response:

@@ -75,6 +75,13 @@ class Console:
         )
         object.__setattr__(self, "shared", SharedAnswers(self.monotonic))
 
+    @property
+    def away_since(self) -> float | None:
+        """Since when ZooKeeper has not answered, in seconds since the epoch; None if it does."""
+        if not self.copy.away:
+            return None
+        return self.pictures.latest.away_since or self.clock()
+
     def operator(self, viewer: Viewer, reason: str) -> Operator:
         """Return the author of a change: the viewer's proven name is in the audit."""
         return Operator(self.store, author=viewer.name, reason=reason, now=self.clock())

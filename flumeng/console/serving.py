@@ -19,6 +19,18 @@ from flumeng.platform.errors import UserError
 log = logging.getLogger(__name__)
 
 
+class _Uvicorn(uvicorn.Server):
+    """Ends the streams of events at the end: else it would wait for their clients."""
+
+    def __init__(self, config: uvicorn.Config, console: Console) -> None:
+        super().__init__(config)
+        self._console = console
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._console.pictures.end()
+        await super().shutdown(sockets)
+
+
 class Server:
     """A console that listens on ``HOST:PORT``; port 0 takes a free one, see ``url``. Raises
     UserError when the address cannot be used."""
@@ -39,7 +51,7 @@ class Server:
         config = uvicorn.Config(
             make_app(console, identify), log_config=None, access_log=False, lifespan="off"
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Uvicorn(config, console)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
