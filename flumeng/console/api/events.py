@@ -137,7 +137,7 @@ def event(picture: Picture, changed: tuple[Iterable[str], Iterable[str]] | None)
             "level": shown.level,
             "sentence": shown.sentence,
             "advice": shown.advice,
-            "since": shown.since,
+            "since": shown.since.at if shown.since else None,
         },
         "flows": None if flows is None else sorted(flows),
         "nodes": None if nodes is None else sorted(nodes),
