@@ -100,6 +100,7 @@ def _always(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = (*read.names, *(each.name for each in read.all_parameters))
     headers = {"ETag": ETAG, "Flumeng-ZooKeeper-Away-Since": AWAY}
     if read.paging:
         headers["Link"] = LINK
@@ -119,13 +120,13 @@ def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
                 "content": {"application/json": {"schema": schema}},
             },
             "304": {"description": "The client has this answer: If-None-Match."},
-            **failures(named=bool(read.names)),
+            **failures(named=any(name in NAMES for name in parameters)),
         },
     }
 
 
 def failures(*, named: bool, also: Sequence[HTTPStatus] = ()) -> dict[str, Any]:
-    """Return the answers for errors. ``named``: the path has names; ``also``: further answers."""
+    """Return the answers for errors. ``named``: it names something; ``also``: further answers."""
     shown = [status for status in (*FAILURES, *also) if named or status != HTTPStatus.NOT_FOUND]
     return {
         str(status.value): {
