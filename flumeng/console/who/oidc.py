@@ -81,15 +81,15 @@ class OidcOptions:
         secret=True,
         example="${secret:console-oidc}",
     )
-    scopes: tuple[str, ...] = option(
-        doc="What the console asks for.", default=("openid", "email", "profile")
-    )
-    groups_claim: str = option(doc="The claim with a person's groups.", default="groups")
     groups: Mapping[str, Grant] = option(
         doc="The rights of each group; the strongest role of a person's groups counts, with all "
         "flows of that role. People without such a group may not even read.",
         example="{sre: {role: operator}, web: {role: operator, flows: [web]}}",
     )
+    scopes: tuple[str, ...] = option(
+        doc="What the console asks for.", default=("openid", "email", "profile")
+    )
+    groups_claim: str = option(doc="The claim with a person's groups.", default="groups")
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if "openid" not in self.scopes:

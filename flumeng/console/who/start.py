@@ -1,4 +1,4 @@
-"""Chooses the ways to prove a name from the options of ``flumeng console``, and refuses unsafe ones.
+"""Chooses the ways to prove a name from the options of ``flumeng console``; refuses unsafe ones.
 
 Loopback without a way: everybody on the host may look. With a way: only those who prove a name.
 Beyond loopback: only with TLS and a way.
@@ -73,8 +73,9 @@ def prepare(
     elif options.tls:
         problems.append("--tls needs an identity: set FLUMENG_IDENTITY to its directory")
     key = read(lambda: read_key(options.key))
-    tokens = read(lambda: Tokens(options.tokens, console.clock)) if options.tokens else None
-    given = read(lambda: read_options(options.oidc)) if options.oidc else None
+    tokens_file, oidc_file = options.tokens, options.oidc
+    tokens = read(lambda: Tokens(tokens_file, console.clock)) if tokens_file else None
+    given = read(lambda: read_options(oidc_file)) if oidc_file else None
     secret = read(lambda: resolve(given.client_secret)) if given is not None else None
     has_way = wants_tls or options.oidc is not None or options.tokens is not None
     problems += _problems(console, options, is_local=is_local, has_way=has_way, own=own)
