@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
@@ -126,6 +126,12 @@ class Person:
     groups: tuple[str, ...]
 
 
+class Http(Protocol):
+    """The part of urllib3's PoolManager that is used here."""
+
+    def request(self, method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse: ...
+
+
 @dataclass
 class _Keys:
     keys: KeySet = field(default_factory=lambda: KeySet([]))
@@ -134,7 +140,8 @@ class _Keys:
 
 class Oidc:
     """The login at one provider. Thread-safe. ``secret``: the client's. ``url``: the console's, for
-    people. ``clock``: seconds since the epoch; ``monotonic``: seconds."""
+    people. ``clock``: seconds since the epoch; ``monotonic``: seconds. ``http``: urllib3's by
+    default."""
 
     def __init__(
         self,
@@ -145,12 +152,13 @@ class Oidc:
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        http: Http | None = None,
     ) -> None:
         self.options, self._secret, self._seal = options, secret, seal
         self._redirect = url.rstrip("/") + CALLBACK
         self._clock, self._monotonic = clock, monotonic
         self._lock = threading.Lock()
-        self._http = urllib3.PoolManager(cert_reqs="CERT_REQUIRED", retries=False)
+        self._http = http or urllib3.PoolManager(cert_reqs="CERT_REQUIRED", retries=False)
         self._provider: Mapping[str, Any] = {}
         self._keys = _Keys()
         self._used: dict[str, float] = {}
