@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from flumeng.control.snapshot import shards
-from flumeng.control.zookeeper import Expected, Put, Store, Versioned, Write
+from flumeng.control.zookeeper import Expected, Put, ReadableStore, Versioned, Write
 from flumeng.control.zookeeper.transaction import first_that_fit
 from zkschema import paths
 from zkschema.records import AssignedTask, Assignment
@@ -20,7 +20,7 @@ Fits = Callable[[Assignment, Assignment], bool]
 """Returns whether one transaction can change the first assignment into the second."""
 
 
-def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
+def read_assignment(store: ReadableStore, node: str) -> Versioned[Assignment] | None:
     """Return the assignment with its main znode's version; reads again if it changes meanwhile."""
     record = store.read(paths.assignment(node))
     while record is not None and record.value.pages:
