@@ -41,7 +41,7 @@ def probe(request: Request) -> Response:
 
 @dataclass
 class Asked:
-    """A console and the ways to ask it. ``who``: its gate; replace parts of it before ``client``."""
+    """A console and its gate ``who``, of which tests replace parts before ``client``."""
 
     store: FakeStore
     times: Clock = field(default_factory=lambda: Clock(NOON))

@@ -60,7 +60,7 @@ class Provider:
     asked: list[str] = field(default_factory=list)
     down: bool = False
 
-    def request(self, method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
+    def request(self, _method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
         assert options["redirect"] is False
         self.asked.append(urlsplit(url).path)
         if self.down:
