@@ -7,6 +7,14 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
+from flumeng.console.who.refusals import (
+    LogInError,
+    LongHeadersError,
+    MisdirectedError,
+    TooLargeError,
+    TooManyError,
+    TooSlowError,
+)
 from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
@@ -18,6 +26,12 @@ from flumeng.platform.errors import (
 )
 
 STATUSES: tuple[tuple[type[FlumengError], HTTPStatus], ...] = (
+    (LogInError, HTTPStatus.UNAUTHORIZED),
+    (MisdirectedError, HTTPStatus.MISDIRECTED_REQUEST),
+    (TooManyError, HTTPStatus.TOO_MANY_REQUESTS),
+    (TooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (TooSlowError, HTTPStatus.REQUEST_TIMEOUT),
+    (LongHeadersError, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     (NotAllowedError, HTTPStatus.FORBIDDEN),
     (ForbiddenError, HTTPStatus.FORBIDDEN),
     (UserError, HTTPStatus.UNPROCESSABLE_ENTITY),
