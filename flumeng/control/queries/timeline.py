@@ -61,7 +61,7 @@ def timeline(store: ReadableStore, flow: FlowDetail) -> Timeline:
                     line.cause,
                 )
                 for line in log.value.lines
-                if names(f"{line.who} {line.event} {line.cause}", flow.flow)
+                if names(f"{line.who} {line.cause}", flow.flow)
             ]
     moments += [
         Moment(end.time, "task", end.node, f"task {end.task} {end.how} (epoch {end.epoch})", end.why)
