@@ -32,6 +32,15 @@ CHANGES_SHOWN = 10
 
 
 @dataclass(frozen=True)
+class Since:
+    """When a cause was seen first, in seconds since the epoch. ``or_longer``: it was there when the
+    console began to look."""
+
+    at: float
+    or_longer: bool
+
+
+@dataclass(frozen=True)
 class Picture:
     """The cluster at one moment. ``at``: seconds since the epoch. ``number`` rises with each one.
     ``status``: as ``health.status``. ``rates`` and ``since`` by flow and by a cause's ``about``.
@@ -57,7 +66,7 @@ class Picture:
     nodes: Sequence[NodeRow] = ()
     rates: Mapping[str, FlowRates] = field(default_factory=dict)
     audit: Sequence[AuditRow] = ()
-    since: Mapping[str, float] = field(default_factory=dict)
+    since: Mapping[str, Since] = field(default_factory=dict)
     away_since: float | None = None
     problem: str = "no picture of the cluster has been taken yet"
 
@@ -137,7 +146,7 @@ class Pictures:
         flows = overview.flows(cache, now=now)
         minute = self._last_minute(cache, flows, now)
         self._meter.add(status, minute, self._monotonic())
-        known = self.latest.since
+        known, first = self.latest.since, Since(now, or_longer=not self.latest.at)
         return Picture(
             at=now,
             status=status,
@@ -145,7 +154,7 @@ class Pictures:
             nodes=overview.nodes(cache),
             rates={flow.flow: self._meter.of(flow.flow) for flow in flows},
             audit=history.audit(cache, CHANGES_SHOWN),
-            since={cause["about"]: known.get(cause["about"], now) for cause in status["causes"]},
+            since={cause["about"]: known.get(cause["about"], first) for cause in status["causes"]},
             problem="",
         )
 
