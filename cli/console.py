@@ -25,11 +25,14 @@ def console(_context: CliContext, store: Store, listen: str) -> None:
 
     Prints "ready URL". On a loopback address everybody on this host may look.
     """
+    from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
+    from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.serving import Server  # noqa: PLC0415  loads the server
     from flumeng.console.who.viewers import Viewer  # noqa: PLC0415  loads the server
 
     logs.to_stderr("console")
-    server = Server(Console(store), listen, lambda _request: Viewer("anonymous"))
+    shared = Console(store, trials=ProcessTrials(), dead_letters=DeadLettersHere())
+    server = Server(shared, listen, lambda _request: Viewer("anonymous"))
     click.echo(f"ready {server.url}")
     server.run()

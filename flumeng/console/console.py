@@ -35,9 +35,13 @@ class Trials(Protocol):
         None at least once a second. Keeps an audit entry first. Ends after ``seconds``, or after
         ``most`` events. Raises UserError, UnavailableError."""
 
-    def explain(self, text: str, lines: Sequence[str]) -> Sequence[Mapping[str, Any]]:
-        """Return what each filter of a flow's text does to each line, as `flow try --explain`.
-        Raises UserError for filters that run code or read files, and when it takes too long."""
+    def explain(
+        self, text: str, events: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return what each filter of a flow's text does to each event, as `flow try --explain
+        --json`, each step also with its ``outcome`` in words and the row ``before`` it. An event
+        has a ``body`` and, if given, ``host``, ``attrs`` and ``ts``. Raises UserError for filters
+        that run code or read files, UnavailableError when it takes too long."""
 
 
 class DeadLetters(Protocol):

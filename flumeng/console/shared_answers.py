@@ -1,7 +1,8 @@
-"""Answers that all viewers share who ask the same within ``KEEP_SECONDS``: one of them computes."""
+"""Answers that viewers share who ask the same within ``KEEP_SECONDS``: one of them computes."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -25,10 +26,12 @@ class SharedAnswers:
         self._monotonic = monotonic
         self._most = most
         self._lock = threading.Lock()
-        self._answers: OrderedDict[Hashable, tuple[Future[Any], float | None]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, tuple[Future[Any], float]] = OrderedDict()
 
-    def answer(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns, or returned for the same ``key`` less than KEEP_SECONDS
+    def answer(
+        self, key: Hashable, make: Callable[[], T], keep_seconds: float = KEEP_SECONDS
+    ) -> T:
+        """Return what ``make`` returns, or returned for the same ``key`` less than ``keep_seconds``
         ago. Waits while another thread makes it. Raises the FlumengError that ``make`` raised, and
         UnavailableError after WAIT_SECONDS of waiting."""
         with self._lock:
@@ -36,7 +39,7 @@ class SharedAnswers:
             known = self._answers.get(key)
             if known is None:
                 future: Future[T] = Future()
-                self._answers[key] = future, None
+                self._answers[key] = future, math.inf
         if known is not None:
             try:
                 shared: T = known[0].result(WAIT_SECONDS)
@@ -47,7 +50,7 @@ class SharedAnswers:
             made = make()
         except FlumengError as error:
             future.set_exception(error)
-            self._date(key, future)
+            self._keep(key, future, keep_seconds)
             raise
         except BaseException as error:
             future.set_exception(error)
@@ -55,20 +58,19 @@ class SharedAnswers:
                 self._answers.pop(key, None)
             raise
         future.set_result(made)
-        self._date(key, future)
+        self._keep(key, future, keep_seconds)
         return made
 
-    def _date(self, key: Hashable, future: Future[Any]) -> None:
+    def _keep(self, key: Hashable, future: Future[Any], seconds: float) -> None:
         with self._lock:
             if key in self._answers:
-                self._answers[key] = future, self._monotonic()
+                self._answers[key] = future, self._monotonic() + seconds
                 self._answers.move_to_end(key)
 
     def _forget(self) -> None:
         """Drop answers that are too old, and the oldest beyond the bound."""
-        until = self._monotonic() - KEEP_SECONDS
-        old = [key for key, (_, at) in self._answers.items() if at is not None and at <= until]
-        for key in old:
+        now = self._monotonic()
+        for key in [key for key, (_, until) in self._answers.items() if until <= now]:
             del self._answers[key]
         while len(self._answers) >= self._most:
             self._answers.popitem(last=False)
