@@ -6,7 +6,7 @@ positions. An edge over several layers has a point in each, which takes room as 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ MARGIN = 8
 POINT = 14
 """The room for an edge that passes a layer."""
 SWEEPS = 4
-CHARACTERS = 29
+CHARACTERS = 27
 NAMED = 20
 SIGNS = {"stopped": "\N{MULTIPLICATION X}", "late": "!", "ok": "\N{CHECK MARK}", "": ""}
 WORDS = {"stopped": "events stop here", "late": "events fail or wait here", "ok": "", "": ""}
@@ -303,7 +303,10 @@ def _merged(
 
 def svg(layout: Layout, label: str) -> Markup:
     """Return the drawing. ``label``: what it shows. Signs and words say what colours say."""
-    parts = [_line(arrow, points) for arrow, points in layout.lines]
+    entries = Counter(arrow.target for arrow, _ in layout.lines)
+    parts = [
+        _line(arrow, points, at_source=entries[arrow.target] > 1) for arrow, points in layout.lines
+    ]
     parts += [_box(box, *layout.places[box.id]) for box in layout.boxes]
     return Markup(
         '<svg class="graph" role="group" aria-label="{}" width="{}" height="{}" viewBox="0 0 {} {}">'
@@ -319,7 +322,9 @@ def svg(layout: Layout, label: str) -> Markup:
     )
 
 
-def _line(arrow: Arrow, points: Sequence[tuple[int, int]]) -> Markup:
+def _line(arrow: Arrow, points: Sequence[tuple[int, int]], *, at_source: bool) -> Markup:
+    """Return an arrow. Its label is beside its tip; ``at_source``: beside its start, since other
+    arrows end there too."""
     (x, y), *rest = points
     pieces = [f"M{x} {y}"]
     for number, (to_x, to_y) in enumerate(rest):
@@ -332,8 +337,9 @@ def _line(arrow: Arrow, points: Sequence[tuple[int, int]]) -> Markup:
     line = Markup('<path class="arrow" marker-end="url(#tip)" d="{}"/>').format(" ".join(pieces))
     if not arrow.label:
         return line
+    at_x, at_y = points[0] if at_source else points[-1]
     text = Markup('<text class="rate" x="{}" y="{}">{}</text>').format(
-        points[-1][0] + 7, points[-1][1] - 9, arrow.label
+        at_x + 7, at_y + (14 if at_source else -9), arrow.label
     )
     if not arrow.href:
         return line + text
@@ -350,25 +356,22 @@ def _box(box: Box, x: int, y: int) -> Markup:
     if box.state:
         about += [words for words in (WORDS[box.state], box.why) if words]
     drawn = Markup(
-        '<g class="box {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="5"/>'
-        '<text class="kind" x="{}" y="{}">{}</text><text class="label" x="{}" y="{}">{}</text>'
-        '<text class="note" x="{}" y="{}">{}</text></g>'
+        '<svg class="box {}" x="{}" y="{}" width="{}" height="{}"><title>{}</title>'
+        '<rect x="2" y="2" width="{}" height="{}" rx="5"/>'
+        '<text class="kind" x="9" y="18">{}</text><text class="label" x="9" y="36">{}</text>'
+        '<text class="note" x="9" y="53">{}</text></svg>'
     ).format(
         box.state or "plain",
-        "\n".join(about),
         x,
         y,
         WIDTH,
         HEIGHT,
-        x + 9,
-        y + 17,
+        "\n".join(about),
+        WIDTH - 4,
+        HEIGHT - 4,
         sign + box.kind + (f": {WORDS[box.state]}" if WORDS[box.state] else ""),
-        x + 9,
-        y + 36,
         shortened(box.label, CHARACTERS),
-        x + 9,
-        y + 53,
-        shortened(note, CHARACTERS + 6),
+        shortened(note, CHARACTERS + 8),
     )
     if not box.href:
         return drawn

@@ -16,7 +16,16 @@ from flumeng.console.drawing.chart import chart, sampled
 from flumeng.console.drawing.graph import Arrow, Box
 from flumeng.console.history import STEP_SECONDS
 from flumeng.console.pages import rendering
-from flumeng.console.pages.flow_seen import Asked, FlowSeen, asked, offers, page, path_of, see
+from flumeng.console.pages.flow_seen import (
+    Asked,
+    FlowSeen,
+    asked,
+    offers,
+    page,
+    path_of,
+    see,
+    state_since,
+)
 from flumeng.control.queries import flow_graph
 from flumeng.control.queries.flow_graph import FlowGraph, GraphNode, graph_of, rates_of
 from flumeng.control.queries.flow_rates import FlowRates
@@ -140,7 +149,7 @@ def _sinks(seen: FlowSeen, graph: FlowGraph, found: Mapping[str, Stop]) -> Itera
         ill = stop if stop is not None and stop.level != "ok" else None
         tasks = [task for task in seen.tasks if task.kind == COLLECT and task.why]
         failing = [task for task in tasks if ill and _reports(task, node)]
-        starts = [_began(seen, task) for task in failing]
+        starts = [state_since(seen.timeline, task) for task in failing]
         since = min((start for start in starts if start is not None), default=None)
         yield SinkRow(node.place, node.label, stop, failing, since)
 
@@ -148,12 +157,6 @@ def _sinks(seen: FlowSeen, graph: FlowGraph, found: Mapping[str, Stop]) -> Itera
 def _reports(task: TaskRow, node: GraphNode) -> bool:
     component = re.escape(node.label.split(" ", 1)[0])
     return bool(node.place and node.place in task.why) or bool(re.match(rf"{component}:", task.why))
-
-
-def _began(seen: FlowSeen, task: TaskRow) -> float | None:
-    mark = f"{task.key}: status, "
-    own = [moment for moment in seen.timeline.moments if moment.what.startswith(mark)]
-    return own[0].time if own else None
 
 
 def show(request: Request) -> Response:

@@ -85,10 +85,10 @@ def _rollout(seen: FlowSeen) -> str:
     except SpecError:
         return ""
     if options is None:
-        return "all tasks take a new revision at once: its text has no `rollout`"
+        return "All tasks take a new revision at once, since the text has no rollout."
     return (
-        f"a canary of {options.canary} tasks of each kind first, then waves of at most "
-        f"{options.max_parallel} tasks"
+        f"A canary of {options.canary} tasks of each kind takes a new revision first, then waves "
+        f"of at most {options.max_parallel} tasks."
     )
 
 

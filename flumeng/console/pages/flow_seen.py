@@ -115,13 +115,17 @@ def _gone(console: Console, name: str) -> str:
 def began(detail: FlowDetail, moments: Timeline) -> float | None:
     """Return when the first of the tasks that do not run well got into its state; None if all run
     or no event log says it."""
-    times = []
+    times: list[float | None] = []
     for task in detail.tasks:
         if task.state in ("running", "stopped") and not task.health:
             continue
-        mark = f"{task.key}: status, "
-        times += [moment.time for moment in moments.moments if moment.what.startswith(mark)][:1]
-    return min(times, default=None)
+        times.append(state_since(moments, task))
+    return min((time for time in times if time is not None), default=None)
+
+
+def state_since(moments: Timeline, task: TaskRow) -> float | None:
+    """Return when the task got into its state, by its node's event log; None if that lacks it."""
+    return next((moment.time for moment in moments.moments if moment.about == task.key), None)
 
 
 def _since(picture: Picture, name: str) -> float | None:

@@ -22,13 +22,15 @@ MOST_AUDIT = 500
 class Moment:
     """A change. ``time``: seconds since the epoch, by the clock of the author's host. ``lane``:
     ``audit`` for changes by people, ``node`` for a node's event log, ``task`` for a task's outcome.
-    ``who``: the person or node. ``what``: the command, or the change of state; ``why``."""
+    ``who``: the person or node. ``what``: the command, or the change of state; ``why``. ``about``:
+    what a node's event log line is about, such as a task."""
 
     time: float
     lane: Lane
     who: str
     what: str
     why: str
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,9 @@ def timeline(store: ReadableStore, flow: FlowDetail) -> Timeline:
                     line.time,
                     "node",
                     node,
-                    f"{line.who}: {line.event}, {line.before} to {line.after}"
-                    if line.before or line.after
-                    else f"{line.who}: {line.event}",
+                    f"{line.who}: {line.event} {' to '.join(filter(None, (line.before, line.after)))}",
                     line.cause,
+                    line.who,
                 )
                 for line in log.value.lines
                 if names(f"{line.who} {line.cause}", flow.flow)
