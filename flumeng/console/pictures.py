@@ -11,7 +11,7 @@ from typing import Any
 from flumeng.console.asking import Asking
 from flumeng.console.history import History
 from flumeng.console.watched_copy import Cache, WatchedCopy
-from flumeng.control.queries import health, history, overview
+from flumeng.control.queries import health, history
 from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import Rates, rates_of
 from flumeng.control.queries.flow_rates import FlowRates, RateMeter
@@ -142,8 +142,8 @@ class Pictures:
 
     def _taken(self, cache: Cache, now: float) -> Picture:
         asking = self._asking
-        status = health.status(cache, asking.accounts, asking.counters, now)
-        flows = overview.flows(cache, now=now)
+        survey = health.survey(cache, asking.accounts, asking.counters, now)
+        status, flows = survey.status, survey.flows
         minute = self._last_minute(cache, flows, now)
         self._meter.add(status, minute, self._monotonic())
         known, first = self.latest.since, Since(now, or_longer=not self.latest.at)
@@ -151,7 +151,7 @@ class Pictures:
             at=now,
             status=status,
             flows=flows,
-            nodes=overview.nodes(cache),
+            nodes=survey.nodes,
             rates={flow.flow: self._meter.of(flow.flow) for flow in flows},
             audit=history.audit(cache, CHANGES_SHOWN),
             since={cause["about"]: known.get(cause["about"], first) for cause in status["causes"]},

@@ -32,7 +32,7 @@ from zkschema.records import COLLECT, INGEST, Ack, Journal, LiveNode, Node, Node
 ZONES = 4
 NODES_PER_FLOW = 4
 EVENTS = 1000
-ACKED = 990
+ACKED = EVENTS
 JOURNAL_BYTES = 1 << 20
 FLOW = """
 flow: {name}
@@ -49,7 +49,7 @@ def large_cluster(
     store: Store, folder: Path, flows: int = 1000, nodes: int = 400
 ) -> Iterator[Sequence[str]]:
     """Fill an initialised store with running flows, and yield their names. Each flow has four
-    journals with 1,000 events, 990 of them acked. The nodes answer until the end."""
+    journals with 1,000 events, all acked. The nodes answer until the end."""
     groups = max(1, nodes // NODES_PER_FLOW)
     names = [f"n{number:04d}" for number in range(nodes)]
     flow_names = [f"flow-{number:04d}" for number in range(flows)]

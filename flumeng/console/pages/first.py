@@ -17,6 +17,7 @@ from flumeng.control.queries.causes import grouped
 
 PAGE_ROWS = 100
 CAUSES_SHOWN = 5
+CAUSES_LISTED = 50
 FLOWS_NAMED = 3
 MINUTE = 60.0
 
@@ -130,6 +131,7 @@ def page(request: Request) -> Response:
         number=number,
         pages=-(-len(flows) // PAGE_ROWS),
         causes_shown=CAUSES_SHOWN,
+        causes_listed=CAUSES_LISTED,
     )
 
 
