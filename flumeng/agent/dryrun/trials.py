@@ -27,8 +27,8 @@ TAPS, EXPLAINS = 8, 2
 """The most of each at once."""
 RATE = 20
 """Events a second that a tap shows."""
-START_SECONDS = 10.0
-EXPLAIN_SECONDS = 15.0
+START_SECONDS = 15.0
+EXPLAIN_SECONDS = 20.0
 ANSWER_SECONDS = 1.0
 WAITING_LINES = 100
 LINE_BYTES = 2 << 20

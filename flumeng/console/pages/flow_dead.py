@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTimeError
@@ -21,6 +22,8 @@ from flumeng.platform.errors import FlumengError, UnavailableError
 MOST_KINDS = 100
 SAMPLE = 10
 VALUE_CHARACTERS = 2000
+VARIABLE = re.compile(r"'\.\.\.'|\"\.\.\.\"|\[\.\.\.\]|N")
+"""What stands for the variable parts of reasons, see ``connectors.dead_letters.summary``."""
 SECONDS = 8.0
 KEEP_SECONDS = 20.0
 READING = ThreadPoolExecutor(2, thread_name_prefix="dead letters")
@@ -62,7 +65,13 @@ def show(request: Request) -> Response:
         problem=problem,
         reason=reason,
         offer=offer,
+        common_part=common_part,
     )
+
+
+def common_part(reason: str) -> str:
+    """Return the longest part of a kind's reason that all its dead letters have, to select them."""
+    return max(VARIABLE.split(reason), key=len).strip()
 
 
 def _in_time(console: Console, key: tuple[str, ...], read: Callable[[ReadableStore], T]) -> T:

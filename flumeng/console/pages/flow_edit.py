@@ -38,6 +38,7 @@ sinks:
 MOST_TRIED = 20
 LINE_CHARACTERS = 10_000
 VALUE_CHARACTERS = 2000
+REVISION_CHARACTERS = 10
 WORK = ("check", "preview", "try")
 
 
@@ -104,7 +105,9 @@ async def _edit(request: Request, seen: FlowSeen | None) -> Response:
         form = await form_of(request)
         text = form.get("text", "").replace("\r\n", "\n")
         events = form.get("events", "").replace("\r\n", "\n")
-        revision = int(form["if_revision"]) if form.get("if_revision", "").isdigit() else revision
+        seen_revision = form.get("revision_seen", "")
+        if seen_revision.isdecimal() and len(seen_revision) < REVISION_CHARACTERS:
+            revision = int(seen_revision)
         work = form.get("work", "check")
         if work not in WORK:
             raise HTTPException(HTTPStatus.BAD_REQUEST, f"work: expected one of {', '.join(WORK)}")

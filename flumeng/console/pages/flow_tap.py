@@ -154,6 +154,7 @@ def shown(event: Event) -> Event:
         return {"lost": str(event["@lost"])[:BODY_CHARACTERS]}
     body = event.get("body")
     return {
+        "lost": "",
         "end": str(event.get("@end", "")),
         "time": str(event.get("ts", ""))[:40],
         "host": str(event.get("host", ""))[:200],
