@@ -80,6 +80,10 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
     if not hosts:
         raise click.UsageError(f"Missing option '--zk' (env var: '{zk_envvar}').", click_context)
     _keep_small()
+    from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
+    from flumeng.connectors.dead_letters.of_flow import (  # noqa: PLC0415  loads pyarrow
+        DeadLettersHere,
+    )
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.serving import Server  # noqa: PLC0415  loads the server
     from flumeng.console.who.start import Options, prepare  # noqa: PLC0415  loads the server
@@ -88,7 +92,7 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
     context = click_context.ensure_object(CliContext)
     given = Options(**options)
     with context.store(hosts) as store:
-        served = Console(store)
+        served = Console(store, trials=ProcessTrials(), dead_letters=DeadLettersHere())
         who, tls = prepare(served, given, process.keystore(), secrets.resolve)
         server = Server(served, given.listen, who, tls)
         click.echo(f"ready {server.url}")

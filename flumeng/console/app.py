@@ -23,7 +23,17 @@ from starlette.staticfiles import StaticFiles
 from flumeng.console.api import reads
 from flumeng.console.api.problems import problem, status_of
 from flumeng.console.console import Console
-from flumeng.console.pages import first, rendering
+from flumeng.console.pages import (
+    first,
+    flow,
+    flow_dead,
+    flow_edit,
+    flow_events,
+    flow_partitions,
+    flow_revisions,
+    flow_tap,
+    rendering,
+)
 from flumeng.console.who import login
 from flumeng.console.who.gate import Gate
 from flumeng.console.who.proofs import Who
@@ -33,7 +43,16 @@ from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 
-PAGES = (first,)
+PAGES = (
+    first,
+    flow_edit,
+    flow,
+    flow_partitions,
+    flow_events,
+    flow_revisions,
+    flow_dead,
+    flow_tap,
+)
 API = "/api/v1"
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
