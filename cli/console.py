@@ -81,9 +81,7 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
         raise click.UsageError(f"Missing option '--zk' (env var: '{zk_envvar}').", click_context)
     _keep_small()
     from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
-    from flumeng.connectors.dead_letters.of_flow import (  # noqa: PLC0415  loads pyarrow
-        DeadLettersHere,
-    )
+    from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.serving import Server  # noqa: PLC0415  loads the server
     from flumeng.console.who.start import Options, prepare  # noqa: PLC0415  loads the server

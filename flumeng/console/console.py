@@ -56,6 +56,18 @@ class DeadLetters(Protocol):
         `flumeng flow dead show --json` prints them."""
 
 
+class DeadLetters(Protocol):
+    """Reads the dead letters of flows. The room ``connectors`` has it, above this one."""
+
+    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
+        """Return the counts as `flumeng flow dead list --json`. Raises UserError when they cannot
+        be read from this host."""
+
+    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
+        """Return at most ``most`` dead letters with ``reason`` in theirs, the newest first, as
+        `flumeng flow dead show --json` prints them."""
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
@@ -93,6 +105,13 @@ class Console:
                 return lag_of_flow(cache, self.asking.accounts, flow, self.clock())
 
         return self.shared.answer(("lag", flow), ask)
+
+    @property
+    def away_since(self) -> float | None:
+        """Since when ZooKeeper has not answered, in seconds since the epoch; None if it does."""
+        if not self.copy.away:
+            return None
+        return self.pictures.latest.away_since or self.clock()
 
     def operator(self, viewer: Viewer, reason: str) -> Operator:
         """Return the author of a change: the viewer's proven name is in the audit."""

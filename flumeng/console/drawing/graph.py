@@ -278,7 +278,9 @@ def _merged(
     boxes: Sequence[Box], arrows: Sequence[Arrow], group: Sequence[Box]
 ) -> tuple[list[Box], list[Arrow]]:
     first, gone = group[0], {box.id for box in group[1:]}
-    names = [name for box in group for name in (box.note.splitlines() or [f"{box.kind} {box.label}"])]
+    names = [
+        name for box in group for name in (box.note.splitlines() or [f"{box.kind} {box.label}"])
+    ]
     order = ("stopped", "late", "ok", "")
     worst = min(group, key=lambda box: order.index(box.state))
     one = replace(
@@ -313,12 +315,7 @@ def svg(layout: Layout, label: str) -> Markup:
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>{}</svg>'
     ).format(
-        label,
-        layout.width,
-        layout.height,
-        layout.width,
-        layout.height,
-        Markup("").join(parts),
+        label, layout.width, layout.height, layout.width, layout.height, Markup("").join(parts)
     )
 
 
@@ -375,9 +372,7 @@ def _box(box: Box, x: int, y: int) -> Markup:
     )
     if not box.href:
         return drawn
-    return Markup('<a href="{}" aria-label="{}">{}</a>').format(
-        box.href, ": ".join(about), drawn
-    )
+    return Markup('<a href="{}" aria-label="{}">{}</a>').format(box.href, ": ".join(about), drawn)
 
 
 def shortened(text: str, characters: int) -> str:

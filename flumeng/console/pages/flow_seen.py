@@ -66,7 +66,9 @@ class FlowSeen:
 
     @property
     def health(self) -> FlowHealth:
-        return self.detail.health if self.detail else self.row.health if self.row else UNKNOWN_HEALTH
+        return (
+            self.detail.health if self.detail else self.row.health if self.row else UNKNOWN_HEALTH
+        )
 
     @property
     def revision(self) -> int:
@@ -241,7 +243,8 @@ def whole(request: Request, name: str, default: int, least: int = 0) -> int:
         value = least - 1
     if value < least or value > 10**9:
         raise HTTPException(
-            HTTPStatus.BAD_REQUEST, f"{name}: expected a whole number from {least}, not {text[:40]!r}"
+            HTTPStatus.BAD_REQUEST,
+            f"{name}: expected a whole number from {least}, not {text[:40]!r}",
         )
     return value
 

@@ -65,7 +65,9 @@ def timeline(store: ReadableStore, flow: FlowDetail) -> Timeline:
                 if names(f"{line.who} {line.cause}", flow.flow)
             ]
     moments += [
-        Moment(end.time, "task", end.node, f"task {end.task} {end.how} (epoch {end.epoch})", end.why)
+        Moment(
+            end.time, "task", end.node, f"task {end.task} {end.how} (epoch {end.epoch})", end.why
+        )
         for end in flow.ended
     ]
     return Timeline(sorted(moments, key=lambda moment: -moment.time), problems)
