@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from flumeng.console.asking import Asking
 from flumeng.console.pictures import Pictures
+from flumeng.console.shared_answers import SharedAnswers
 from flumeng.console.watched_copy import WatchedCopy
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.operator import Operator
@@ -36,10 +37,28 @@ class Trials(Protocol):
         """Return what each filter of a flow's text does to each event, as `flow try --explain`."""
 
 
+class Sites(Protocol):
+    """The last answers of the sites of an inventory. The room ``fleet`` has it, above this one."""
+
+    @property
+    def problem(self) -> str:
+        """Why the inventory cannot be read; else empty."""
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each site, without asking it: as `flumeng push status --json`, with
+        ``wave``, ``asked`` (seconds since the epoch, None before its first answer), ``reads``
+        (its links to other sites) and ``leases`` of others there."""
+
+    def start(self) -> None:
+        """Ask the sites in the background until ``stop``."""
+
+    def stop(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
-    the cluster. ``inventory``: a directory of sites, or empty."""
+    the cluster. ``sites``: None without an inventory."""
 
     store: Store
     hosts: str = ""
@@ -47,10 +66,11 @@ class Console:
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None
-    inventory: str = ""
+    sites: Sites | None = None
     prometheus: str = ""
     copy: WatchedCopy = field(init=False)
     pictures: Pictures = field(init=False)
+    shared: SharedAnswers = field(init=False)
 
     def __post_init__(self) -> None:
         copy = WatchedCopy(self.store)
@@ -58,6 +78,7 @@ class Console:
         object.__setattr__(
             self, "pictures", Pictures(copy, self.asking, self.clock, self.monotonic)
         )
+        object.__setattr__(self, "shared", SharedAnswers(self.monotonic))
 
     def operator(self, viewer: Viewer, reason: str) -> Operator:
         """Return the author of a change: the viewer's proven name is in the audit."""

@@ -9,7 +9,7 @@ from typing import Any
 from flumeng.config import spark
 from flumeng.control.commands.lookup import refuse_deleted, require_flow, require_node
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import Check, Put, Store, Versioned, Write, tree
+from flumeng.control.zookeeper import Check, Put, ReadableStore, Store, Versioned, Write, tree
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.option import described
 from flumeng.platform.options.problems import nearest
@@ -190,7 +190,7 @@ def shown(value: Value | None) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None]:
+def settings(store: ReadableStore) -> tuple[list[SettingRow], records.Maintenance | None]:
     """Return every setting, and the maintenance mode while it is on."""
     cluster = _read(store).value
     rows = [
@@ -299,7 +299,7 @@ def without_chokes(store: Store, *, flow: str | None = None, node: str | None = 
     return [Put(paths.cluster(), replace(current.value, chokes=chokes), current.version)]
 
 
-def _read(store: Store) -> Versioned[Cluster]:
+def _read(store: ReadableStore) -> Versioned[Cluster]:
     tree.require(store)
     cluster = store.read(paths.cluster())
     if cluster is None:

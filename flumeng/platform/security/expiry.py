@@ -59,6 +59,23 @@ def _of_host(folder: Path) -> Iterator[tuple[str, Credentials | UserError]]:
             yield f"for site {site.name}", credentials
 
 
+def described(folder: Path, now: datetime) -> list[dict[str, object]]:
+    """Return ``role``, ``name``, ``cluster``, ``until`` (UTC) and ``days_left`` of each certificate
+    in the folder, or ``role`` and ``problem`` of an unusable one."""
+    return [
+        {"role": keystore.role, "problem": str(credentials)}
+        if isinstance(credentials, UserError)
+        else {
+            "role": keystore.role,
+            "name": credentials.identity.name,
+            "cluster": credentials.identity.cluster,
+            "until": f"{credentials.expires:%Y-%m-%d %H:%M}",
+            "days_left": round(days_left(credentials, now), 1),
+        }
+        for keystore, credentials in credentials_in(folder)
+    ]
+
+
 def days_left(credentials: Credentials, now: datetime) -> float:
     return (credentials.expires - now).total_seconds() / 86_400
 
