@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,14 +15,41 @@ from flumeng.console.pages import rendering
 from flumeng.console.pages.listing import damaged
 from flumeng.console.pictures import Picture
 from flumeng.control.commands import settings
+from flumeng.control.commands.lookup import found_by_name
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import Unreadable, Versioned
+from flumeng.control.snapshot.reader import planning_masters, share_of
+from flumeng.control.zookeeper import Versioned
 from flumeng.platform.security import expiry, roles
 from zkschema import paths, table
 from zkschema.records import LiveMaster
 
 CERTIFICATE = "certificate"
+
+
+@dataclass(frozen=True)
+class Master:
+    """A live master. ``record``: None if it cannot be read. ``flows``: how many it plans."""
+
+    name: str
+    record: LiveMaster | None
+    flows: int
+
+
+def _masters(cache: ReadCache) -> list[Master]:
+    names = cache.children(paths.live_masters())
+    found = found_by_name(cache, paths.live_master, names)
+    live = {name: record for name, record in found.items() if record is not None}
+    planning = planning_masters(live)
+    flows = cache.children(paths.flows())
+    return [
+        Master(
+            name=name,
+            record=record.value if isinstance(record, Versioned) else None,
+            flows=len(share_of(name, flows, planning)) if name in planning else 0,
+        )
+        for name, record in live.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -33,10 +61,10 @@ class Warned:
     why: str
 
 
-def warned(picture: Picture, masters: Mapping[str, LiveMaster | None]) -> list[Warned]:
+def warned(picture: Picture, masters: Sequence[Master]) -> list[Warned]:
     """Return what masters and live nodes report about their certificates."""
     reports = [
-        *((f"master {name}", live.troubles) for name, live in masters.items() if live),
+        *((f"master {m.name}", m.record.troubles) for m in masters if m.record),
         *((f"node {node.node}", node.problems) for node in picture.nodes if node.live),
     ]
     return [
@@ -47,34 +75,20 @@ def warned(picture: Picture, masters: Mapping[str, LiveMaster | None]) -> list[W
     ]
 
 
-def own_certificates() -> Sequence[Mapping[str, object]]:
+def own_certificates() -> Sequence[Mapping[str, Any]]:
     """Return the certificates in the console's identity; none in an open cluster."""
     folder = roles.folder()
     return expiry.described(folder, expiry.utc_now()) if folder else ()
-
-
-def _masters(cache: ReadCache) -> dict[str, LiveMaster | None]:
-    """Return the live masters; None for an unreadable record."""
-    names = cache.children(paths.live_masters())
-    found = cache.read_each([paths.live_master(name) for name in names])
-    return {
-        name: record.value if isinstance(record, Versioned) else None
-        for name, record in zip(names, found, strict=True)
-        if record is not None
-    }
 
 
 def page(request: Request) -> Response:
     console: Console = request.app.state.console
     picture = console.pictures.look()
     with console.copy.query() as cache:
-        cluster, schema = (
-            cache.read_each([paths.cluster()])[0],
-            cache.read_each([paths.schema()])[0],
-        )
-        rows, maintenance = (
-            settings.settings(cache) if not isinstance(cluster, Unreadable) else ([], None)
-        )
+        (cluster,) = cache.read_each([paths.cluster()])
+        (schema,) = cache.read_each([paths.schema()])
+        there = isinstance(cluster, Versioned)
+        rows, maintenance = settings.settings(cache) if there else ([], None)
         masters = _masters(cache)
         broken: list[Cause] = damaged(cache, paths.cluster, paths.schema, paths.live_master)
     return rendering.page(

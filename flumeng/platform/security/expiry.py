@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import roles
@@ -59,7 +60,7 @@ def _of_host(folder: Path) -> Iterator[tuple[str, Credentials | UserError]]:
             yield f"for site {site.name}", credentials
 
 
-def described(folder: Path, now: datetime) -> list[dict[str, object]]:
+def described(folder: Path, now: datetime) -> list[dict[str, Any]]:
     """Return ``role``, ``name``, ``cluster``, ``until`` (UTC) and ``days_left`` of each certificate
     in the folder, or ``role`` and ``problem`` of an unusable one."""
     return [
