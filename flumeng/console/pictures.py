@@ -11,7 +11,7 @@ from typing import Any
 from flumeng.console.asking import Asking
 from flumeng.console.history import History
 from flumeng.console.watched_copy import Cache, WatchedCopy
-from flumeng.control.queries import health, history, overview
+from flumeng.control.queries import health, history
 from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import Rates, rates_of
 from flumeng.control.queries.flow_rates import FlowRates, RateMeter
@@ -33,11 +33,21 @@ CHANGES_SHOWN = 10
 
 
 @dataclass(frozen=True)
+class Since:
+    """When a cause was seen first, in seconds since the epoch. ``or_longer``: it was there when the
+    console began to look."""
+
+    at: float
+    or_longer: bool
+
+
+@dataclass(frozen=True)
 class Picture:
     """The cluster at one moment. ``at``: seconds since the epoch. ``number`` rises with each one.
     ``status``: as ``health.status``. ``rates`` and ``since`` by flow and by a cause's ``about``.
     ``away_since``: since when ZooKeeper has not answered; the rest is then what nodes answered now
-    and ZooKeeper said before. ``problem``: why no picture could be taken; the rest is older."""
+    and ZooKeeper said before. ``problem``: why no picture could be taken; the rest is older.
+    ``accounts``: of the journals at each address that answered."""
 
     number: int = 0
     at: float = 0.0
@@ -58,7 +68,7 @@ class Picture:
     nodes: Sequence[NodeRow] = ()
     rates: Mapping[str, FlowRates] = field(default_factory=dict)
     audit: Sequence[AuditRow] = ()
-    since: Mapping[str, float] = field(default_factory=dict)
+    since: Mapping[str, Since] = field(default_factory=dict)
     away_since: float | None = None
     problem: str = "no picture of the cluster has been taken yet"
     accounts: Mapping[str, Mapping[str, Account]] = field(default_factory=dict, repr=False)
@@ -147,19 +157,19 @@ class Pictures:
             answered[address] = self._asking.accounts(address)
             return answered[address]
 
-        status = health.status(cache, accounts, self._asking.counters, now)
-        flows = overview.flows(cache, now=now)
+        survey = health.survey(cache, accounts, self._asking.counters, now)
+        status, flows = survey.status, survey.flows
         minute = self._last_minute(cache, flows, now)
         self._meter.add(status, minute, self._monotonic())
-        known = self.latest.since
+        known, first = self.latest.since, Since(now, or_longer=not self.latest.at)
         return Picture(
             at=now,
             status=status,
             flows=flows,
-            nodes=overview.nodes(cache),
+            nodes=survey.nodes,
             rates={flow.flow: self._meter.of(flow.flow) for flow in flows},
             audit=history.audit(cache, CHANGES_SHOWN),
-            since={cause["about"]: known.get(cause["about"], now) for cause in status["causes"]},
+            since={cause["about"]: known.get(cause["about"], first) for cause in status["causes"]},
             problem="",
             accounts=dict(answered),
         )

@@ -30,6 +30,7 @@ NAMES = (
     "kafka",
     "latency",
     "breadth",
+    "console",
     "handover",
     "hosts",
     "parse",

@@ -12,22 +12,27 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from flumeng.console.pages import rendering
-from flumeng.console.pictures import Picture, oldest, total
+from flumeng.console.pictures import Picture, Since, oldest, total
 from flumeng.control.queries.causes import grouped
 
-PAGE_ROWS = 100
+FLOWS_SHOWN = 50
+NAMES_SHOWN = 10
 CAUSES_SHOWN = 5
+CAUSES_LISTED = 50
+FLOWS_NAMED = 3
+MINUTE = 60.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first true cause, with since when (seconds since the epoch) and what to do. ``more``:
-    further causes. ``level``: ``ok``, ``bad``, or ``unknown`` without a picture."""
+    """The first true cause, with since when and what to do. ``waiting``: what waits. ``more``:
+    further causes with advice. ``level``: ``ok``, ``bad``, or ``unknown`` without a picture."""
 
     level: str
     sentence: str
     advice: str = ""
-    since: float | None = None
+    since: Since | None = None
+    waiting: str = ""
     more: Sequence[tuple[str, str]] = ()
 
 
@@ -38,11 +43,30 @@ def verdict(picture: Picture) -> Verdict:
     causes = grouped(status["causes"])
     if not causes:
         behind = sum(flow["lag"] for flow in status["flows"])
-        waiting = f"{behind} events are on their way" if behind else "all events are delivered"
-        return Verdict("ok", f"Nothing is wrong: {waiting}.")
+        way = f"{behind:,} events are on their way" if behind else "all events are delivered"
+        return Verdict("ok", f"Nothing is wrong: {way}.")
     sentence, advice = causes[0]
     since = picture.since.get(status["causes"][0]["about"])
-    return Verdict("bad", sentence, advice, since, causes[1:])
+    return Verdict("bad", sentence, advice, since, waiting(status["flows"]), causes[1:])
+
+
+def waiting(flows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the events of flows that are unwell or late; empty when there are none."""
+    late = [flow for flow in flows if flow["lag"] and is_late(flow)]
+    if not late:
+        return ""
+    late.sort(key=lambda flow: -flow["lag"])
+    named = ", ".join(f"{flow['lag']:,} of {flow['flow']}" for flow in late[:FLOWS_NAMED])
+    rest = len(late) - FLOWS_NAMED
+    return f"Events that wait: {named}" + (
+        f", and those of {rest} more flows." if rest > 0 else "."
+    )
+
+
+def is_late(flow: Mapping[str, Any]) -> bool:
+    """Return whether a flow is unwell, or its oldest event is older than its limit."""
+    age = flow["lag_seconds"]
+    return bool(flow["health"]["cause"]) or (age is not None and age > flow["lag_limit_seconds"])
 
 
 @dataclass(frozen=True)
@@ -66,13 +90,14 @@ def zones(picture: Picture) -> list[Zone]:
 
 
 def numbers(picture: Picture) -> Mapping[str, float | None]:
-    """Return events per second in, out and to dead letters, and the oldest event's age."""
+    """Return events per second in and out, the oldest event's age, and dead letters a minute."""
     rates = picture.rates.values()
+    dead = total(rate.dead_letters for rate in rates)
     return {
         "in": total(rate.incoming for rate in rates),
         "out": total(rate.delivered for rate in rates),
         "oldest": oldest(picture.status["flows"]),
-        "dead": total(rate.dead_letters for rate in rates),
+        "dead": None if dead is None else dead * MINUTE,
     }
 
 
@@ -90,23 +115,19 @@ def worst_first(flows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def page(request: Request) -> Response:
-    console = request.app.state.console
-    picture = console.pictures.look()
-    asked = request.query_params.get("q", "")
-    flows = [flow for flow in worst_first(picture.status["flows"]) if asked in flow["flow"]]
-    number = max(1, int(request.query_params.get("page", "1")))
+    picture = request.app.state.console.pictures.look()
+    flows = worst_first(picture.status["flows"])
     return rendering.page(
         request,
         "first.html",
         verdict=verdict(picture),
         numbers=numbers(picture),
         zones=zones(picture),
-        flows=flows[(number - 1) * PAGE_ROWS : number * PAGE_ROWS],
+        flows=flows[:FLOWS_SHOWN],
         found=len(flows),
-        asked=asked,
-        number=number,
-        pages=-(-len(flows) // PAGE_ROWS),
         causes_shown=CAUSES_SHOWN,
+        causes_listed=CAUSES_LISTED,
+        names_shown=NAMES_SHOWN,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flumeng.control.commands.chains import readers_of
@@ -49,10 +49,26 @@ TROUBLE_ADVICE = {
 RETRIED = "it stays unchanged; the master tries again within about a minute, see its log"
 
 
+@dataclass(frozen=True)
+class Survey:
+    """``status``: what all interfaces show; ``flows``, ``nodes``: the rows that it is made of."""
+
+    status: dict[str, Any]
+    flows: Sequence[FlowRow]
+    nodes: Sequence[NodeRow]
+
+
 def status(
     store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
 ) -> dict[str, Any]:
     """Return the health of the cluster and its flows; ``now`` is in seconds since the epoch."""
+    return survey(store, ask, ask_counters, now).status
+
+
+def survey(
+    store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
+) -> Survey:
+    """Return ``status`` with the rows of flows and nodes, all of one moment."""
     cache = ReadCache.of(store)
     flows, linked = links.with_links(overview.flows(cache, now=now), cache, now)
     nodes = overview.nodes(cache)
@@ -97,7 +113,7 @@ def status(
         *links.causes_of_breaks(cache, states, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
-    return {
+    found = {
         "health": "degraded" if causes else "ok",
         "causes": [
             {"what": cause.what, "advice": cause.advice, "about": cause.identity}
@@ -110,6 +126,7 @@ def status(
         "links": [asdict(link) for link in linked],
         "leases": [_lease(row) for row in held],
     }
+    return Survey(found, flows, nodes)
 
 
 def _lags(

@@ -132,8 +132,8 @@ def damage(cluster: Cluster, kind: str) -> str:
         records.Lease(holder="h", reader="r", keep_seconds=9.0, renewed=NOON),
         ABSENT,
     )
-    store.write(paths.cursor("web", "job"), None, ABSENT)
-    store.write(paths.breaks("web"), records.Breaks(), ABSENT)
+    store.write(paths.cursor("web", "job"), None, ANY)
+    store.write(paths.breaks("web"), records.Breaks(), ANY)
     store.write(paths.queue("web"), records.Queue(epoch=1, next={"0": 1}), ABSENT)
     store.write(paths.queue_lane("web", "0"), None, ABSENT)
     store.write(paths.queue_segment("web", "0", "0"), records.QueueSegment(first=0), ABSENT)
