@@ -11,7 +11,7 @@ import click
 
 from cli.context import CliContext
 from cli.lazy import CommandGroup
-from cli.options import Address, optional_zk_option, zk_envvar
+from cli.options import Address, optional_inventory_option, optional_zk_option, zk_envvar
 from flumeng.platform import logs, secrets
 from flumeng.platform.security import process
 from flumeng.platform.security.expiry import utc_now
@@ -64,8 +64,15 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--url", default="", metavar="URL", help="The console's address in browsers, as behind a proxy."
 )
+@optional_inventory_option
 @click.pass_context
-def console(click_context: click.Context, /, hosts: str | None, **options: Any) -> None:
+def console(
+    click_context: click.Context,
+    /,
+    hosts: str | None,
+    inventory_directory: Path | None,
+    **options: Any,
+) -> None:
     """Serve pages and an HTTP API that show and change the cluster, until SIGTERM.
 
     Prints "ready URL". On a loopback address without --tls, --oidc and --tokens everybody on this
@@ -73,7 +80,7 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
 
     People prove their names with certificates of the cluster or at a login provider, programs with
     tokens. A viewer reads; an operator may change all flows or some. Nobody can do more than the
-    console's own certificate.
+    console's own certificate. With an inventory its page "Sites" shows the health of all sites.
     """
     if click_context.invoked_subcommand is not None:
         return
@@ -89,8 +96,13 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
     logs.to_stderr("console")
     context = click_context.ensure_object(CliContext)
     given = Options(**options)
+    sites = None
+    if inventory_directory is not None:
+        from flumeng.fleet.site_watch import SiteWatch  # noqa: PLC0415  only for sites
+
+        sites = SiteWatch(inventory_directory, context.open_site, context.clock)
     with context.store(hosts) as store:
-        served = Console(store, trials=ProcessTrials(), dead_letters=DeadLettersHere())
+        served = Console(store, trials=ProcessTrials(), dead_letters=DeadLettersHere(), sites=sites)
         who, tls = prepare(served, given, process.keystore(), secrets.resolve)
         server = Server(served, given.listen, who, tls)
         click.echo(f"ready {server.url}")

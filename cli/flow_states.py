@@ -19,7 +19,8 @@ from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import conditions, overview
 from flumeng.control.queries.acks import acks_of, positions
-from flumeng.control.queries.overview import UNREADABLE, Receiving, receiving
+from flumeng.control.queries.flow_health import UNREADABLE
+from flumeng.control.queries.overview import Receiving, receiving
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 

@@ -25,6 +25,8 @@ from flumeng.console.api.problems import problem, problem_of, status_of
 from flumeng.console.console import Console
 from flumeng.console.pages import (
     api,
+    audit,
+    cursors,
     first,
     flow,
     flow_dead,
@@ -33,7 +35,14 @@ from flumeng.console.pages import (
     flow_partitions,
     flow_revisions,
     flow_tap,
+    flows,
+    journals,
+    nodes,
+    queues,
     rendering,
+    search,
+    settings,
+    sites,
 )
 from flumeng.console.who import login
 from flumeng.console.who.gate import Gate
@@ -53,6 +62,15 @@ PAGES = (
     flow_revisions,
     flow_dead,
     flow_tap,
+    flows,
+    nodes,
+    queues,
+    journals,
+    cursors,
+    audit,
+    settings,
+    sites,
+    search,
     api,
 )
 API = "/api/v1"

@@ -56,22 +56,28 @@ class DeadLetters(Protocol):
         `flumeng flow dead show --json` prints them."""
 
 
-class DeadLetters(Protocol):
-    """Reads the dead letters of flows. The room ``connectors`` has it, above this one."""
+class Sites(Protocol):
+    """The last answers of the sites of an inventory. The room ``fleet`` has it, above this one."""
 
-    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
-        """Return the counts as `flumeng flow dead list --json`. Raises UserError when they cannot
-        be read from this host."""
+    @property
+    def problem(self) -> str:
+        """Why the inventory cannot be read; else empty."""
 
-    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
-        """Return at most ``most`` dead letters with ``reason`` in theirs, the newest first, as
-        `flumeng flow dead show --json` prints them."""
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each site, without asking it: as `flumeng push status --json`, with
+        ``wave``, ``asked`` (seconds since the epoch, None before its first answer), ``reads``
+        (its links to other sites) and ``leases`` of others there."""
+
+    def start(self) -> None:
+        """Ask the sites in the background until ``stop``."""
+
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
-    the cluster. ``inventory``: a directory of sites, or empty."""
+    the cluster. ``sites``: None without an inventory."""
 
     store: Store
     hosts: str = ""
@@ -80,7 +86,7 @@ class Console:
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None
     dead_letters: DeadLetters | None = None
-    inventory: str = ""
+    sites: Sites | None = None
     prometheus: str = ""
     copy: WatchedCopy = field(init=False)
     pictures: Pictures = field(init=False)

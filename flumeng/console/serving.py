@@ -76,10 +76,14 @@ class Server:
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         self._console.pictures.start()
+        if self._console.sites:
+            self._console.sites.start()
         try:
             self._server.run([self._socket])
         finally:
             self._console.pictures.stop()
+            if self._console.sites:
+                self._console.sites.stop()
             with suppress(OSError):
                 self._socket.close()
 
