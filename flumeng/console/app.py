@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from flumeng.console.api import reads
+from flumeng.console.api import changes, reads
 from flumeng.console.api.problems import problem, status_of
 from flumeng.console.console import Console
 from flumeng.console.pages import first, rendering
@@ -44,7 +44,7 @@ def make_app(console: Console, identify: Callable[[Request], Viewer]) -> Starlet
     """Return the application. ``identify`` returns who asks; raises NotAllowedError."""
     app = Starlette(
         routes=[
-            Mount(API, routes=reads.routes()),
+            Mount(API, routes=[*reads.routes(), *changes.routes()]),
             Mount("/static", StaticFiles(directory=STATIC)),
             *(route for module in PAGES for route in module.ROUTES),
         ],

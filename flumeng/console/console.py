@@ -36,6 +36,25 @@ class Trials(Protocol):
         """Return what each filter of a flow's text does to each event, as `flow try --explain`."""
 
 
+class Connectors(Protocol):
+    """Reads what flows write. The room ``connectors`` has it, above this one."""
+
+    def check_columns(self, store: Store, text: str) -> str:
+        """Check a flow that reads after the filters of another site. Returns a warning, or an empty
+        text; raises SpecError."""
+
+    def replay(
+        self, operator: Operator, flow: str, choice: Mapping[str, Any], *, dry_run: bool
+    ) -> Mapping[str, Any]:
+        """Start a replay of dead letters; return the JSON of `flumeng flow dead replay`."""
+
+    def purge(
+        self, operator: Operator, flow: str, choice: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Callable[[], None]]:
+        """Audit a purge of dead letters. Returns the JSON of `flumeng flow dead purge --dry-run`,
+        and the deletion, which may be repeated."""
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
@@ -47,6 +66,7 @@ class Console:
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None
+    connectors: Connectors | None = None
     inventory: str = ""
     prometheus: str = ""
     copy: WatchedCopy = field(init=False)
