@@ -20,13 +20,13 @@ from starlette.staticfiles import StaticFiles
 from flumeng.console.api import changes, reads
 from flumeng.console.api.problems import problem, status_of
 from flumeng.console.console import Console
-from flumeng.console.pages import first, rendering
+from flumeng.console.pages import do, first, rendering
 from flumeng.console.who.viewers import Viewer
 from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 
-PAGES = (first,)
+PAGES = (first, do)
 API = "/api/v1"
 STATIC = Path(__file__).parent / "static"
 HEADERS = {

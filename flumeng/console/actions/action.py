@@ -53,10 +53,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What an action will do. ``preview``: as the command's ``--dry-run --json``, if it has one."""
+    """What an action will do. ``preview``: as the command's ``--dry-run --json``, if it has one.
+    ``diff``: of the flow's text."""
 
     sentences: Sequence[str]
     preview: Any = None
+    diff: str = ""
 
 
 @dataclass(frozen=True)

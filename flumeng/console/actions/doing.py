@@ -182,8 +182,7 @@ def _prepare(
     revision = None if flow is None else current.value.revision if current else 0
     if flow is not None and if_revision is not None and revision != if_revision:
         raise PreconditionError(flow, if_revision, revision or 0)
-    own = replace(console.operator(viewer, reason), store=store)  # type: ignore[arg-type]
-    collector = Collector.of(own)
+    collector = Collector.of(console.operator(viewer, reason), store)
     answer = action.act(console, collector, given)
     transactions = collector.transactions
     require_all(viewer, transactions)

@@ -29,7 +29,7 @@ from flumeng.control.commands import acks, flows, preview, rollouts, settings
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import offset_lookup, state_changes, target_checks
-from flumeng.control.queries.history import difference
+from flumeng.control.queries.history import difference, text_difference
 from flumeng.control.zookeeper import ReadableStore, Store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.problems import Problem
@@ -111,7 +111,9 @@ def _check_columns(console: Console, store: Store, text: str) -> str:
 def _applying(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
     text = _text_of(given)
     planned = preview.apply(store, {given["flow"]: text})
-    return Foreseen([*lines_of(planned), *promised(text)], planned)
+    return Foreseen(
+        [*lines_of(planned), *promised(text)], planned, text_difference(store, given["flow"], text)
+    )
 
 
 def _rollback(_console: Console, operator: Operator, given: Given) -> Answer:
@@ -125,7 +127,7 @@ def _rolling_back(_console: Console, store: ReadableStore, given: Given) -> Fore
     planned = preview.apply(store, {flow: text})
     current = require_flow(store, flow).value.revision
     diff = difference(store, flow, current, number).diff
-    return Foreseen([*lines_of(planned), *(["the text changes:", diff] if diff else [])], planned)
+    return Foreseen(lines_of(planned), planned, diff)
 
 
 def _state(state: str) -> Callable[[Console, Operator, Given], Answer]:

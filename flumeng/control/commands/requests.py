@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flumeng.control.commands.operator import Operator, Request
-from flumeng.control.zookeeper import Put, Refused, Store, Version, Versioned, Write
+from flumeng.control.zookeeper import Put, ReadableStore, Refused, Store, Version, Versioned, Write
 from flumeng.platform.errors import UserError
 from zkschema import paths, records
 
@@ -48,9 +48,10 @@ class Collector(Operator):
     transactions: list[Transaction] = field(default_factory=list)
 
     @classmethod
-    def of(cls, operator: Operator) -> Collector:
+    def of(cls, operator: Operator, reads: ReadableStore) -> Collector:
+        """Return a collector that reads records and lists folders in ``reads``."""
         transactions: list[Transaction] = []
-        store: Any = Unwritten(operator.store, transactions)
+        store: Any = Unwritten(operator.store, reads, transactions)
         return cls(
             store, operator.author, operator.reason, operator.now, transactions=transactions
         )
@@ -60,10 +61,14 @@ class Collector(Operator):
 
 
 class Unwritten:
-    """A store whose transactions are collected, and not done; it reads what is there."""
+    """A store whose transactions are collected, and not done. It reads in ``reads``."""
 
-    def __init__(self, store: Store, transactions: list[Transaction]) -> None:
+    def __init__(
+        self, store: Store, reads: ReadableStore, transactions: list[Transaction]
+    ) -> None:
         self._store, self._transactions = store, transactions
+        self.read, self.read_many, self.read_each = reads.read, reads.read_many, reads.read_each
+        self.children, self.children_many = reads.children, reads.children_many
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
