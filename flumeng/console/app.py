@@ -20,13 +20,14 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from flumeng.console.api import events, openapi, reads
+from flumeng.console.api import changes, events, openapi, reads
 from flumeng.console.api.problems import problem, problem_of, status_of
 from flumeng.console.console import Console
 from flumeng.console.pages import (
     api,
     audit,
     cursors,
+    do,
     first,
     flow,
     flow_dead,
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 
 PAGES = (
     first,
+    do,
     flow_edit,
     flow,
     flow_partitions,
@@ -103,7 +105,7 @@ def make_app(
     ``who``: the gate before it and the pages to log in, which tests of pages do without."""
     app = Starlette(
         routes=[
-            Mount(API, routes=[*reads.routes(), *openapi.routes(), EVENTS]),
+            Mount(API, routes=[*reads.routes(), *changes.routes(), *openapi.routes(), EVENTS]),
             Mount("/static", StaticFiles(directory=STATIC)),
             *(login.routes(who) if who is not None else ()),
             *(route for module in PAGES for route in module.ROUTES),

@@ -74,6 +74,25 @@ class Sites(Protocol):
     def stop(self) -> None: ...
 
 
+class Connectors(Protocol):
+    """Reads what flows write. The room ``connectors`` has it, above this one."""
+
+    def check_columns(self, store: Store, text: str) -> str:
+        """Check a flow that reads after the filters of another site. Returns a warning, or an empty
+        text; raises SpecError."""
+
+    def replay(
+        self, operator: Operator, flow: str, choice: Mapping[str, Any], *, dry_run: bool
+    ) -> Mapping[str, Any]:
+        """Start a replay of dead letters; return the JSON of `flumeng flow dead replay`."""
+
+    def purge(
+        self, operator: Operator, flow: str, choice: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Callable[[], None]]:
+        """Audit a purge of dead letters. Returns the JSON of `flumeng flow dead purge --dry-run`,
+        and the deletion, which may be repeated."""
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
@@ -87,6 +106,7 @@ class Console:
     trials: Trials | None = None
     dead_letters: DeadLetters | None = None
     sites: Sites | None = None
+    connectors: Connectors | None = None
     prometheus: str = ""
     copy: WatchedCopy = field(init=False)
     pictures: Pictures = field(init=False)
