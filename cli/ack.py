@@ -263,23 +263,17 @@ def reset(
     if not as_json:
         _show(name, changes, resolved)
     if (changes or resolved.accepted) and not yes:
-        click.confirm(f"{_total(changes)}. Go on?", abort=True, err=True)
+        click.confirm(f"{acks.total(changes)}. Go on?", abort=True, err=True)
     if changes:
         changes = acks.reset_acks(operator, name, resolved.offsets)
     if resolved.accepted:
         acks.accept(operator, name, resolved.accepted)
     if as_json:
-        rows = [{**asdict(r), "skipped": r.skipped, "repeated": r.repeated} for r in changes]
-        show_json(
-            {
-                "flow": name,
-                "partitions": len(resolved.offsets),
-                "resets": rows,
-                "accepted": resolved.accepted,
-            }
-        )
+        show_json(acks.reset_document(name, resolved.offsets, changes, resolved.accepted))
     elif changes or resolved.accepted:
-        click.echo(f"flow {name}: {_total(changes)} (resume it with `flumeng flow resume {name}`)")
+        click.echo(
+            f"flow {name}: {acks.total(changes)} (resume it with `flumeng flow resume {name}`)"
+        )
 
 
 def _show(name: str, changes: Sequence[acks.Reset], resolved: Resolved) -> None:
@@ -293,12 +287,4 @@ def _show(name: str, changes: Sequence[acks.Reset], resolved: Resolved) -> None:
     show_table(
         ("PARTITION", "ACK", "TO", "SKIPPED", "REPEATED"),
         ((r.partition, r.before, r.after, r.skipped, r.repeated) for r in changes),
-    )
-
-
-def _total(changes: Sequence[acks.Reset]) -> str:
-    skipped, repeated = sum(r.skipped for r in changes), sum(r.repeated for r in changes)
-    return (
-        f"{count(skipped, 'event')} skipped and {repeated} repeated in "
-        f"{count(len(changes), 'partition')}"
     )

@@ -8,6 +8,14 @@ from typing import Any, TypedDict
 from starlette.responses import JSONResponse
 
 from flumeng.console.api.read import BadParametersError
+from flumeng.console.who.refusals import (
+    LogInError,
+    LongHeadersError,
+    MisdirectedError,
+    TooLargeError,
+    TooManyError,
+    TooSlowError,
+)
 from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
@@ -20,6 +28,12 @@ from flumeng.platform.errors import (
 )
 
 STATUSES: tuple[tuple[type[FlumengError], HTTPStatus], ...] = (
+    (LogInError, HTTPStatus.UNAUTHORIZED),
+    (MisdirectedError, HTTPStatus.MISDIRECTED_REQUEST),
+    (TooManyError, HTTPStatus.TOO_MANY_REQUESTS),
+    (TooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (TooSlowError, HTTPStatus.REQUEST_TIMEOUT),
+    (LongHeadersError, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     (NotAllowedError, HTTPStatus.FORBIDDEN),
     (ForbiddenError, HTTPStatus.FORBIDDEN),
     (UnknownNameError, HTTPStatus.NOT_FOUND),

@@ -3,8 +3,9 @@ transaction, so that an owner with an older epoch is fenced at its next write.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.lookup import found_by_name, refuse_deleted, require_flow
@@ -207,6 +208,23 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
         operator.commit([*guards, *unchanged, *fresh, *puts], command)
         guards = [Check(paths.plan(flow), next_version(plan.version if plan else ABSENT))]
     return tuple(move.reset for move in moves)
+
+
+def reset_document(
+    flow: str, offsets: Mapping[str, int], changes: Sequence[Reset], accepted: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the JSON of `flow reset`."""
+    rows = [{**asdict(r), "skipped": r.skipped, "repeated": r.repeated} for r in changes]
+    return {"flow": flow, "partitions": len(offsets), "resets": rows, "accepted": {**accepted}}
+
+
+def total(changes: Sequence[Reset]) -> str:
+    """Return how many events are skipped and repeated, as text."""
+    skipped, repeated = sum(r.skipped for r in changes), sum(r.repeated for r in changes)
+    return (
+        f"{skipped} event{'' if skipped == 1 else 's'} skipped and {repeated} repeated in "
+        f"{len(changes)} partition{'' if len(changes) == 1 else 's'}"
+    )
 
 
 def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:

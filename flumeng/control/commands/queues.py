@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import Put, Store, Versioned, readable
+from flumeng.control.zookeeper import Put, ReadableStore, Versioned, readable
 from flumeng.platform.errors import UnknownNameError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
@@ -19,7 +19,7 @@ Decision = Literal["retry", "skip"]
 def decide(operator: Operator, flow: str, names: Collection[str], decision: Decision) -> list[str]:
     """Retry or skip these items, or all failed ones; return their names. Raises ``UserError``."""
     store = operator.store
-    failed = _failed(store, flow, names)
+    failed = failed_items(store, flow, names)
     writes = (
         Put(paths.queue_failure(flow, name), replace(item.value, wanted=decision), item.version)
         for name, item in failed.items()
@@ -28,7 +28,10 @@ def decide(operator: Operator, flow: str, names: Collection[str], decision: Deci
     return list(failed)
 
 
-def _failed(store: Store, flow: str, names: Collection[str]) -> dict[str, Versioned[QueueFailure]]:
+def failed_items(
+    store: ReadableStore, flow: str, names: Collection[str]
+) -> dict[str, Versioned[QueueFailure]]:
+    """Return these failed items, or all. Raises ``UserError`` for an unknown one."""
     there = store.children(paths.queue_failures(flow))
     requested = sorted(names) if names else there
     for name in requested:

@@ -13,6 +13,7 @@ from flumeng.control.zookeeper import Check, Put, ReadableStore, Store, Versione
 from flumeng.platform.errors import ConflictError, UnknownNameError, UserError
 from flumeng.platform.options.option import described
 from flumeng.platform.options.problems import nearest
+from flumeng.platform.options.quantities import size
 from zkschema import paths, records
 from zkschema.records import Cluster, MaintenanceLimits
 
@@ -313,6 +314,19 @@ def chokes(store: ReadableStore, flow: str) -> Mapping[str | None, float]:
     all_chokes = _read(store).value.chokes.items()
     named = [(*key.partition("@"), rate) for key, rate in all_chokes]
     return {node or None: rate for name, _, node, rate in named if name == flow}
+
+
+def parse_rate(text: str) -> float | None:
+    """Return the bytes per second of ``10MB``; None for ``off``. Raises ``UserError``."""
+    if text == "off":
+        return None
+    try:
+        return float(size(text.removesuffix("/s")))
+    except ValueError as error:
+        raise UserError(
+            f"invalid RATE {text!r}: expected a whole number of bytes per second, such as 10MB, or "
+            "off"
+        ) from error
 
 
 def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:

@@ -33,6 +33,11 @@ class TaskChange:
     def key(self) -> str:
         return f"{self.flow}/{self.task}"
 
+    @property
+    def restarted(self) -> dict[str, str | int | None]:
+        """The JSON of `task restart`."""
+        return {"task": self.key, "node": self.after.node, "epoch": self.after.epoch}
+
     def applied(self, snapshot: Snapshot) -> Snapshot:
         view = snapshot.flows[self.flow]
         tasks = Tasks.of(view.plan.tasks).changed({self.task: self.after})

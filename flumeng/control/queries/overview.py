@@ -16,7 +16,7 @@ from flumeng.control.commands.lookup import current_revisions, found_by_name, re
 from flumeng.control.queries import link_windows, task_status
 from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.counters import NO_COUNTS, TaskCounts
-from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
+from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, UNREADABLE, FlowHealth, flow_health
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import (
     EndedRow,
@@ -31,7 +31,6 @@ from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versione
 from flumeng.platform.errors import CorruptError, UnknownNameError
 from zkschema import paths, records
 
-UNREADABLE = "unreadable"
 UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
 NO_OUTLINE = Outline("", (), ())
 UNREADABLE_NODE = records.Node(uuid="", roles=())
