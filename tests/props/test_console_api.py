@@ -59,9 +59,7 @@ def test_the_description_is_valid_openapi() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(document()["paths"].keys() - OTHERS))
-def test_an_operation_keeps_its_description(
-    path: str, operations: Mapping[str, list[Any]]
-) -> None:
+def test_an_operation_keeps_its_description(path: str, operations: Mapping[str, list[Any]]) -> None:
     for operation in operations[path]:
         _call(operation)
 

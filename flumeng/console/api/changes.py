@@ -18,12 +18,12 @@ from flumeng.config import SpecError
 from flumeng.console.actions.action import Action
 from flumeng.console.actions.doing import FieldsError, PreconditionError, do, read_fields, rehearse
 from flumeng.console.actions.table import ACTIONS
-from flumeng.console.api.problems import problem, status_of
+from flumeng.console.api.answers import REVISION_TAG
+from flumeng.console.api.problems import problem, problem_of
 from flumeng.console.api.reads import as_json
 from flumeng.platform.errors import FlumengError, UserError
 
 JSON = "application/json"
-ETAG = re.compile(r'"(\d{1,9})"')
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
 DRY_RUN = {"true": True, "false": False}
 
@@ -74,7 +74,7 @@ def _answer(action: Action, request: Request, body: bytes) -> Response:
     except MediaTypeError as error:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, str(error))
     except FlumengError as error:
-        return problem(status_of(error), str(error))
+        return problem_of(error, request.app.state.console.away_since)
 
 
 def _done(action: Action, request: Request, body: bytes) -> Response:
@@ -136,7 +136,7 @@ def _precondition(action: Action, request: Request) -> int | None:
         wanted = etag(0)
     if wanted is None:
         return None
-    match = ETAG.fullmatch(wanted.strip())
+    match = REVISION_TAG.fullmatch(wanted.strip())
     if match is None:
         raise HeaderError(f'If-Match is the revision of a flow, such as "7", not {wanted}')
     if "flow" not in action.names:

@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flumeng import __version__
+from flumeng.console.actions.action import Action, Field
+from flumeng.console.actions.table import ACTIONS
 from flumeng.console.api.problems import Failure
 from flumeng.console.api.read import NAMES, Parameter, Read
 from flumeng.console.api.reads import READS
@@ -39,6 +41,30 @@ ETAG = {
     "revision, for If-Match.",
     "schema": {"type": "string"},
 }
+DRY_RUN = {
+    "name": "dry-run",
+    "in": "query",
+    "description": "Only tell what it will do.",
+    "schema": {"enum": ["true", "false"], "default": "false"},
+}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "description": 'Only if the flow is at this revision, such as "7"; or the ETag of the flow.',
+    "schema": {"type": "string", "pattern": '^"[0-9]{1,9}(-[0-9a-f]+)?"$'},
+}
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A client repeats a request with the same key, and it is done once.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+}
+CHANGES_FAIL = (
+    HTTPStatus.CONFLICT,
+    HTTPStatus.PRECONDITION_FAILED,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
 LINK = {"description": "The next page: rel=next.", "schema": {"type": "string"}}
 DESCRIPTION = (
     "The same as the commands of flumeng: each read gives what its command prints with --json. "
@@ -73,6 +99,8 @@ def document() -> Mapping[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for read, schema in zip(READS, schemas, strict=False):
         paths.setdefault(read.path, {})["get"] = _read(read, schema)
+    for action in ACTIONS.values():
+        paths.setdefault(action.path, {})["post"] = _action(action)
     paths["/events"] = {"get": EVENTS}
     paths["/openapi.json"] = {"get": _OPENAPI}
     return {
@@ -125,6 +153,39 @@ def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _action(action: Action) -> dict[str, Any]:
+    fields = {each.name: each for each in action.fields}
+    texts = [name for name, each in fields.items() if each.schema.get("type") == "string"]
+    required = [name for name, each in fields.items() if each.required]
+    command = action.command({name: name.upper() for name in (*action.names, *texts, *required)})
+    revisions = [IF_MATCH] if "flow" in action.names else []
+    return {
+        "operationId": action.name,
+        "tags": [action.path.split("/")[1]],
+        "summary": action.title,
+        "description": f"{action.doc} On a terminal: `{command}`",
+        "parameters": [
+            *(_in_path(name, fields.get(name)) for name in action.names),
+            DRY_RUN,
+            *revisions,
+            IDEMPOTENCY_KEY,
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": action.body_schema}},
+        },
+        "responses": {
+            "200": {
+                "description": "What the command prints with --json; with dry-run, what it will "
+                "do: will, commands, command, preview.",
+                "headers": {"ETag": ETAG} if revisions else {},
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            },
+            **failures(named=True, also=CHANGES_FAIL),
+        },
+    }
+
+
 def failures(*, named: bool, also: Sequence[HTTPStatus] = ()) -> dict[str, Any]:
     """Return the answers for errors. ``named``: it names something; ``also``: further answers."""
     shown = [status for status in (*FAILURES, *also) if named or status != HTTPStatus.NOT_FOUND]
@@ -137,13 +198,13 @@ def failures(*, named: bool, also: Sequence[HTTPStatus] = ()) -> dict[str, Any]:
     }
 
 
-def _in_path(name: str) -> dict[str, Any]:
+def _in_path(name: str, field: Field | None = None) -> dict[str, Any]:
     return {
         "name": name,
         "in": "path",
         "required": True,
-        "description": NAMES[name],
-        "schema": {"type": "string", "minLength": 1},
+        "description": field.doc if field else NAMES[name],
+        "schema": field.schema if field else {"type": "string", "minLength": 1},
     }
 
 

@@ -56,10 +56,12 @@ class _Needed(TypedDict):
 
 
 class Failure(_Needed, total=False):
-    """An error, see RFC 9457. ``problems``: a sentence for each parameter that cannot be read.
+    """An error, see RFC 9457. ``problems``: of parameters and fields (``field``, ``message``), or
+    of a flow's text. ``revision``: of the flow, when If-Match named another one.
     ``zookeeper_away_since``: seconds since the epoch."""
 
-    problems: list[str]
+    problems: list[dict[str, Any]]
+    revision: int
     zookeeper_away_since: float
 
 
@@ -84,7 +86,7 @@ def problem_of(error: FlumengError, away_since: float | None = None) -> JSONResp
     """Return the answer for an error of flumeng. ``away_since``: when ZooKeeper went away."""
     more: dict[str, Any] = {}
     if isinstance(error, BadParametersError):
-        more["problems"] = error.problems
+        more["problems"] = [{"field": name, "message": why} for name, why in error.problems.items()]
     if away_since is not None:
         more["zookeeper_away_since"] = away_since
     return problem(status_of(error), str(error), **more)

@@ -34,11 +34,11 @@ NAMES = {
 
 
 class BadParametersError(UserError):
-    """Some parameters of a query cannot be read; ``problems`` has a sentence for each."""
+    """Some parameters of a query cannot be read; ``problems`` has a sentence by parameter."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("; ".join(problems))
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+        super().__init__("; ".join(problems.values()))
 
 
 @dataclass(frozen=True)
@@ -112,21 +112,22 @@ class Read:
         for name, value in query:
             values.setdefault(name, []).append(value)
         known = {each.name: each for each in self.all_parameters}
-        problems = [
-            f"there is no parameter {name}; {nearest(name, known) if known else 'there are none'}"
-            for name in values.keys() - known.keys()
-        ]
+        problems = {
+            name: f"there is no parameter {name}; "
+            f"{nearest(name, known) if known else 'there are none'}"
+            for name in sorted(values.keys() - known.keys())
+        }
         given: dict[str, Any] = dict(names)
         for each in known.values():
             if each.name in values:
                 try:
                     given[each.name] = each.read(values[each.name])
                 except ValueError as error:
-                    problems.append(str(error))
+                    problems[each.name] = str(error)
             elif each.default is not None:
                 given[each.name] = each.default
         if problems:
-            raise BadParametersError(sorted(problems))
+            raise BadParametersError(problems)
         return given
 
 

@@ -88,9 +88,7 @@ class Stream:
             "server": ("127.0.0.1", 80),
             "scheme": "http",
         }
-        self.tasks.append(
-            asyncio.create_task(self.app(scope, listener.receive, listener.send))
-        )
+        self.tasks.append(asyncio.create_task(self.app(scope, listener.receive, listener.send)))
         return listener
 
 
