@@ -145,6 +145,10 @@ def _precondition(action: Action, request: Request) -> int | None:
 
 
 def _is_dry_run(request: Request) -> bool:
+    if unknown := sorted(request.query_params.keys() - {"dry-run"}):
+        raise HeaderError(f"there is no parameter {unknown[0]}: only dry-run")
+    if len(request.query_params.getlist("dry-run")) > 1:
+        raise HeaderError("dry-run is given more than once")
     text = request.query_params.get("dry-run", "false")
     if text not in DRY_RUN:
         raise HeaderError(f"dry-run is true or false, not {text}")
