@@ -137,16 +137,15 @@ def test_a_node_that_is_killed(hosts: Hosts, url: str, window: WebDriver) -> Non
     shows(window, "Nothing is wrong")
 
 
-def test_a_flow_that_somebody_paused_is_resumed(
-    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
-) -> None:
+def test_a_flow_that_somebody_paused_is_resumed(hosts: Hosts, url: str, window: WebDriver) -> None:
     window.get(f"{url}/flows/orders")
     shows(window, "orders", "running")
     act(window, "Pause", "target moves")
-    shows(window, "suspended")
+    shows(window, "Done: Pause", "target moves")
     window.get(f"{url}/flows/orders")
     shows(window, "suspended")
     act(window, "Resume", "target is there")
+    shows(window, "Done: Resume")
     window.get(f"{url}/flows/orders")
     shows(window, "running")
     audit = hosts.command("cluster", "audit")
@@ -168,9 +167,7 @@ def test_a_flow_that_somebody_paused_is_resumed(
         "/settings",
     ],
 )
-def test_each_page_is_accessible_at_both_widths(
-    hosts: Hosts, url: str, window: WebDriver, path: str
-) -> None:
+def test_each_page_is_accessible_at_both_widths(url: str, window: WebDriver, path: str) -> None:
     for width in (1280, 500):
         window.set_window_size(width, 900)
         window.get(f"{url}{path}")
@@ -180,7 +177,7 @@ def test_each_page_is_accessible_at_both_widths(
     assert not complaints(window)
 
 
-def test_pages_can_be_read_without_scripts(hosts: Hosts, url: str) -> None:
+def test_pages_can_be_read_without_scripts(url: str) -> None:
     with browser(scripts=False) as window:
         window.get(url)
         assert "Nothing is wrong" in window.page_source
