@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from flumeng.agent.standalone.embedded import free_port
 from tests.live.how_to_hosts import Hosts
 from tests.live.one_host import FLUMENG
 from tests.live.receiver import Receiver
-from tests.testkit.browser import barriers, browser, complaints, overflows
+from tests.testkit.browser import barriers, browser, complaints, overflows, picture
 from tests.testkit.waiting import wait_for
 
-EVENTS = 500
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+"""Where the screenshots of the docs are. With FLUMENG_IMAGES=1 these tests make them anew."""
 UNIT = "flumeng-console"
 
 
@@ -93,8 +95,16 @@ def act(window: WebDriver, words: str, reason: str) -> None:
     click(window, words)
 
 
-def verdict(window: WebDriver) -> str:
-    return window.find_element(By.CSS_SELECTOR, ".verdict").text
+def show_in_docs(window: WebDriver, name: str, folder: Path) -> None:
+    """Make a screenshot, for the docs if that is wanted; the docs have one as wide."""
+    file = (IMAGES if os.environ.get("FLUMENG_IMAGES") else folder) / name
+    picture(window, file)
+    assert _width(file) == _width(IMAGES / name)
+
+
+def _width(file: Path) -> int:
+    """Return the width of a PNG in pixels."""
+    return int.from_bytes(file.read_bytes()[16:20], "big")
 
 
 def test_a_sink_that_is_away(hosts: Hosts, url: str, window: WebDriver, tmp_path: Path) -> None:
@@ -111,8 +121,10 @@ sinks: [{{http: {{url: "{target.url}", idempotent: true}}}}]
     )
     window.get(url)
     shows(window, "orders/collect.0 is retrying", "no answer", "Events that wait")
+    show_in_docs(window, "console-first.png", tmp_path)
     click(window, "orders")
     shows(window, "orders", "retrying")
+    show_in_docs(window, "console-flow.png", tmp_path)
     assert not barriers(window)
     target.start()
     window.get(url)
