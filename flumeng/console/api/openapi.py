@@ -23,7 +23,7 @@ REFERENCE = "#/components/schemas/{name}"
 PROBLEM = "application/problem+json"
 FAILURES: Mapping[HTTPStatus, str] = {
     HTTPStatus.BAD_REQUEST: "Some parameters cannot be read; problems names all of them.",
-    HTTPStatus.UNAUTHORIZED: "The client did not prove who it is.",
+    HTTPStatus.UNAUTHORIZED: "The client proved no identity.",
     HTTPStatus.FORBIDDEN: "The client may not do this.",
     HTTPStatus.NOT_FOUND: "There is no such thing; the sentence has the nearest name.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "This cannot be answered; the sentence says why.",
@@ -33,7 +33,7 @@ FAILURES: Mapping[HTTPStatus, str] = {
 }
 AWAY = {
     "description": "Since when ZooKeeper has not answered, in seconds since the epoch. The answer "
-    "is then what was seen before, and what nodes answered now.",
+    "then has the records seen before, and the nodes' answers of now.",
     "schema": {"type": "number"},
 }
 ETAG = {
@@ -44,7 +44,7 @@ ETAG = {
 DRY_RUN = {
     "name": "dry-run",
     "in": "query",
-    "description": "Only tell what it will do.",
+    "description": "Only describe the changes.",
     "schema": {"enum": ["true", "false"], "default": "false"},
 }
 IF_MATCH = {
@@ -67,9 +67,9 @@ CHANGES_FAIL = (
 )
 LINK = {"description": "The next page: rel=next.", "schema": {"type": "string"}}
 DESCRIPTION = (
-    "The same as the commands of flumeng: each read gives what its command prints with --json. "
-    "Times are seconds since the epoch. While ZooKeeper is away, reads are answered from what was "
-    "seen before, and by nodes directly."
+    "The same as the commands of flumeng: each read gives the JSON that its command prints. Times "
+    "are seconds since the epoch. While ZooKeeper is away, reads are answered from the records seen "
+    "before, and by nodes directly."
 )
 SECURITY = {
     "certificate": {"type": "mutualTLS", "description": "A certificate of the cluster."},
@@ -176,8 +176,8 @@ def _action(action: Action) -> dict[str, Any]:
         },
         "responses": {
             "200": {
-                "description": "What the command prints with --json; with dry-run, what it will "
-                "do: will, commands, command, preview.",
+                "description": "The JSON that the command prints; with dry-run: will, commands, "
+                "command, preview.",
                 "headers": {"ETag": ETAG} if revisions else {},
                 "content": {"application/json": {"schema": {"type": "object"}}},
             },

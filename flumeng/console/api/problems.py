@@ -45,7 +45,7 @@ STATUSES: tuple[tuple[type[FlumengError], HTTPStatus], ...] = (
 )
 """The first that an error is an instance of."""
 RETRY_SECONDS = 5
-"""When to ask again for what cannot be answered now."""
+"""The header Retry-After of answers with 503."""
 
 
 class _Needed(TypedDict):
