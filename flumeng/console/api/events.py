@@ -20,8 +20,8 @@ from starlette.responses import Response, StreamingResponse
 
 from flumeng.console.api.problems import problem
 from flumeng.console.console import Console
-from flumeng.console.verdict import verdict
 from flumeng.console.pictures import Picture, Pictures
+from flumeng.console.verdict import verdict
 
 MOST_LISTENERS = 500
 HEARTBEAT_SECONDS = 10.0

@@ -68,8 +68,8 @@ CHANGES_FAIL = (
 LINK = {"description": "The next page: rel=next.", "schema": {"type": "string"}}
 DESCRIPTION = (
     "The same as the commands of flumeng: each read gives the JSON that its command prints. Times "
-    "are seconds since the epoch. While ZooKeeper is away, reads are answered from the records seen "
-    "before, and by nodes directly."
+    "are seconds since the epoch. While ZooKeeper is away, reads are answered from the records "
+    "seen before, and by nodes directly."
 )
 SECURITY = {
     "certificate": {"type": "mutualTLS", "description": "A certificate of the cluster."},

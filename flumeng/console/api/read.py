@@ -74,7 +74,7 @@ AFTER = Parameter("after", "Only rows behind this one; see the header Link.", Na
 
 @dataclass(frozen=True)
 class Paging:
-    """Pages of a list. ``key``: names a row; ``order``: turns that name into the list's sort key."""
+    """Pages of a list. ``key``: names a row; ``order``: makes the list's sort key of that name."""
 
     key: Callable[[Any], str]
     order: Callable[[str], Any] = str
@@ -83,7 +83,7 @@ class Paging:
 @dataclass(frozen=True)
 class Read:
     """``path``: below ``/api/v1``, with names in braces. ``command``: gives the same on a terminal.
-    ``answer``: the type of what ``read`` returns. ``paging``: None for an answer that is given
+    ``answer``: the type that ``read`` returns. ``paging``: None for an answer that is given
     whole. ``shared_seconds``: how long viewers share an equal answer that costs nodes or ZooKeeper
     something; 0: not."""
 
