@@ -63,10 +63,13 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an action did. ``value``: the JSON of the command. ``then``: the rest, which may be
-    repeated, once all is committed; ``noted`` is the audit's sentence when it has ended."""
+    """What an action did. ``value``: the JSON of the command. ``foreseen``: of an action that knows
+    it only then. ``first`` is called before the commit, and has no effect without it. ``then`` is
+    called afterwards and may be repeated; ``noted`` is the audit's sentence when it has ended."""
 
     value: Any
+    foreseen: Foreseen | None = None
+    first: Callable[[], None] | None = None
     then: Callable[[], None] | None = None
     noted: str = ""
 
@@ -79,7 +82,8 @@ def flow_of(given: Given) -> str | None:
 @dataclass(frozen=True)
 class Action:
     """A change. ``name``: such as ``flow-pause``. ``path``: below ``/api/v1``, names in braces.
-    ``words``: of its command line. ``foresee``: what it will do, from what the store has now.
+    ``words``: of its command line. ``foresee``: what it will do, from what the store has now; None
+    if the answer has it.
     ``act``: does it by the operator alone; the result is the JSON of the command. Both raise
     FlumengError. ``options``: the options of the command that the console may add. ``flow``: whose
     operators may do it, and whose revision ``If-Match`` names; None for the cluster. ``back``: the
@@ -90,7 +94,7 @@ class Action:
     title: str
     doc: str
     words: Callable[[Given], Sequence[str]]
-    foresee: Callable[[Console, ReadableStore, Given], Foreseen]
+    foresee: Callable[[Console, ReadableStore, Given], Foreseen] | None
     act: Callable[[Console, Operator, Given], Answer]
     back: Callable[[Given], str]
     fields: tuple[Field, ...] = ()

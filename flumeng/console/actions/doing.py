@@ -107,7 +107,10 @@ def rehearse(
     """Return what the action will do. Raises as ``do``, and writes nothing."""
     _require(viewer, action, given)
     prepared = _prepare(console, store, viewer, action, given, reason, if_revision)
-    foreseen = action.foresee(console, store, given)
+    foreseen = prepared.answer.foreseen
+    if foreseen is None:
+        assert action.foresee is not None, f"{action.name} foresees nothing"
+        foreseen = action.foresee(console, store, given)
     commands = [each.command for each in prepared.transactions if each.command]
     return Rehearsal(foreseen, commands, prepared.revision, prepared.answer.value)
 
@@ -239,6 +242,8 @@ def _carry_out(
     command = " ".join(action.words(given))
     if not transactions and operator.request:
         transactions = [Transaction((), f"{command} (unchanged)", operator.reason)]
+    if answer.first:
+        answer.first()
     requests.carry_out(operator, transactions, None if answer.then else kept)
     if answer.then:
         answer.then()
