@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -16,7 +15,8 @@ from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table, warn
 from flumeng.config import parse_flow
-from flumeng.connectors.dead_letters.commands import DeadLetters, plan_purge, plan_replay
+from flumeng.connectors.dead_letters.commands import plan_purge, plan_replay
+from flumeng.connectors.dead_letters.of_flow import FlowDeadLetters
 from flumeng.connectors.dead_letters.replay_lists import Listing
 from flumeng.connectors.dead_letters.selection import Selection, moment
 from flumeng.connectors.dead_letters.summary import newest, summarize
@@ -40,7 +40,7 @@ def dead() -> None:
     """
 
 
-def reading(letters: DeadLetters) -> AbstractContextManager[Callable[[int], None]]:
+def reading(letters: FlowDeadLetters) -> AbstractContextManager[Callable[[int], None]]:
     return progress("reading dead letters", len(letters.files))
 
 
@@ -88,19 +88,11 @@ def list_(
 ) -> None:
     """Count the dead letters of a flow by place, revision, and the common part of their reasons."""
 
-    letters = DeadLetters.open(store, name)
+    letters = FlowDeadLetters.open(store, name)
     with reading(letters) as tell:
         totals = summarize(letters.directory, letters.files, choice, letters.replays, tell)
     if as_json:
-        kinds = [
-            {
-                **asdict(kind),
-                "first": timestamps.utc(kind.first // 1_000_000),
-                "last": timestamps.utc(kind.last // 1_000_000),
-            }
-            for kind in totals.kinds
-        ]
-        show_json({"flow": name, "path": letters.of.files.path, **asdict(totals), "kinds": kinds})
+        show_json(letters.as_json(totals))
         return
     _warn(totals.damaged)
     show_table(
@@ -142,7 +134,7 @@ def show(
 ) -> None:
     """Show dead letters, the newest first."""
 
-    letters = DeadLetters.open(store, name)
+    letters = FlowDeadLetters.open(store, name)
     with reading(letters) as tell:
         letters_shown, damaged = newest(letters.directory, letters.files, choice, limit, tell)
     _warn(damaged)
@@ -182,7 +174,7 @@ def replay(
     becomes a new dead letter. An event that one of several sinks refused goes into all of them.
     """
 
-    letters = DeadLetters.open(store, name)
+    letters = FlowDeadLetters.open(store, name)
     with reading(letters) as tell:
         planned = plan_replay(
             store, name, choice, own_name=own_name, again=again, progress=tell, letters=letters
@@ -232,7 +224,7 @@ def purge(
     Nothing is deleted while a replay reads dead letters. An interrupted purge may be repeated.
     """
 
-    letters = DeadLetters.open(store, name)
+    letters = FlowDeadLetters.open(store, name)
     with reading(letters) as tell:
         planned = plan_purge(
             store, name, choice, replayed=replayed, progress=tell, letters=letters

@@ -18,11 +18,10 @@ from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import conditions, overview
 from flumeng.control.queries.acks import acks_of, positions
-from flumeng.control.queries.overview import UNREADABLE
+from flumeng.control.queries.flow_health import UNREADABLE
 from flumeng.control.queries.state_changes import changes
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
-
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,7 @@ def stop(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> N
 
 
 def _set(
-    context: CliContext,
-    store: Store,
-    chosen: Chosen,
-    state: str,
-    *,
-    reason: str,
-    as_json: bool,
+    context: CliContext, store: Store, chosen: Chosen, state: str, *, reason: str, as_json: bool
 ) -> None:
     names = chosen.flows(store)
     operator = context.operator(store, reason)

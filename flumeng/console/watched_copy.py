@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot.reader import WATCHED
-from flumeng.control.zookeeper import Found, Store
+from flumeng.control.zookeeper import Found, Store, Unreadable
 from zkschema.records import Record
 from zkschema.table import ZPath
 
@@ -30,7 +30,7 @@ FOLDERS = frozenset(str(top) for top in WATCHED if top.row.record is None)
 
 class Cache(ReadCache):
     """What one query reads. Begins with the copy; ``change`` is the number of the copy's last
-    change then."""
+    change then. ``unreadable``: only of what this query reads."""
 
     def __init__(self, store: Store, change: int) -> None:
         super().__init__(store)
@@ -41,6 +41,9 @@ class Cache(ReadCache):
         before = len(self.znodes)
         found = super().read_each(znodes)
         self.reads += len(self.znodes) - before
+        for path, record in zip(znodes, found, strict=True):
+            if isinstance(record, Unreadable):
+                self.unreadable[str(path)] = record
         return found
 
 
@@ -77,7 +80,6 @@ class WatchedCopy:
             for seen in (self._last, self._watched) if away else (self._watched,):
                 cache.znodes.update(seen.znodes)
                 cache.folders.update(seen.folders)
-                cache.unreadable.update(seen.unreadable)
         cache.require()
         yield cache
         with self._lock:
@@ -98,8 +100,6 @@ class WatchedCopy:
         for key in cache.znodes.keys() - watched.znodes.keys():
             if f"{key}/".startswith(TOPS) and key not in changed:
                 watched.znodes[key] = cache.znodes[key]
-                if key in cache.unreadable:
-                    watched.unreadable[key] = cache.unreadable[key]
         for key in cache.folders.keys() - watched.folders.keys():
             if f"{key}/".startswith(TOPS) and not any(_parent(path) == key for path in changed):
                 watched.folders[key] = cache.folders[key]
@@ -117,7 +117,6 @@ class WatchedCopy:
                 self._watched = ReadCache(self._store)
             self._changes.append((self._change, path))
             self._watched.znodes.pop(path, None)
-            self._watched.unreadable.pop(path, None)
             self._watched.folders.pop(path, None)
             self._watched.folders.pop(_parent(path), None)
 

@@ -7,16 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flumeng.connectors.dead_letters import purging, replay_lists
-from flumeng.connectors.dead_letters.directory import (
-    DeadLetterDirectory,
-    DeadLetterFile,
-    OnProgress,
-)
+from flumeng.connectors.dead_letters.directory import OnProgress
+from flumeng.connectors.dead_letters.of_flow import FlowDeadLetters
 from flumeng.connectors.dead_letters.purging import Counted, Purge
 from flumeng.connectors.dead_letters.replay_lists import Listing, ReplayList, Replays
 from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.control.commands import derived_flows
-from flumeng.control.commands.derived_flows import DeadLettersOf
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import ConflictError, UserError
@@ -27,40 +23,10 @@ def silent(_files: int) -> None:
 
 
 @dataclass(frozen=True)
-class DeadLetters:
-    """The dead letters of a flow, with the lists of their replays."""
-
-    of: DeadLettersOf
-    directory: DeadLetterDirectory
-    files: list[DeadLetterFile]
-    replays: Replays
-
-    @classmethod
-    def open(cls, store: Store, name: str) -> DeadLetters:
-        """Raises UserError for a flow without dead letters in files, or with none on this host."""
-        of = derived_flows.dead_letters_of(store, name)
-        directory = DeadLetterDirectory(of.files.location)
-        if of.files.local_path and not directory.store.exists(directory.root):
-            raise UserError(
-                f"{directory.root} is not on this host: either flow {name} has no dead letters "
-                "yet, or they are on the host that collects it: run this there"
-            )
-        replays = replay_lists.replays(directory, name, of.current.values())
-        return cls(of, directory, directory.files(), replays)
-
-    @property
-    def unfinished(self) -> list[str]:
-        """The replay flows that have not read all of their dead letters."""
-        return sorted(
-            flow for flow, listed in self.of.current.items() if listed not in self.replays.done
-        )
-
-
-@dataclass(frozen=True)
 class Replay:
     """A replay by a new ``flow`` of the dead letters in ``listing``."""
 
-    letters: DeadLetters
+    letters: FlowDeadLetters
     flow: str
     choice: Selection
     listing: Listing
@@ -103,10 +69,10 @@ def plan_replay(
     own_name: str | None = None,
     again: bool = False,
     progress: OnProgress = silent,
-    letters: DeadLetters | None = None,
+    letters: FlowDeadLetters | None = None,
 ) -> Replay:
     """List the dead letters that a replay would take; writes nothing. Raises UserError."""
-    letters = letters or DeadLetters.open(store, name)
+    letters = letters or FlowDeadLetters.open(store, name)
     derived_flows.require_own_place(store, letters.of)
     derived_flows.refuse_hosts(store, letters.of)
     made = own_name or derived_flows.free_name(store, name, "replay")
@@ -122,7 +88,7 @@ def plan_replay(
 class PlannedPurge:
     """A purge of the ``counted`` dead letters. ``damaged``: files that stay, with reasons."""
 
-    letters: DeadLetters
+    letters: FlowDeadLetters
     choice: Selection
     purge: Purge
     counted: Counted
@@ -168,11 +134,11 @@ def plan_purge(
     *,
     replayed: bool = False,
     progress: OnProgress = silent,
-    letters: DeadLetters | None = None,
+    letters: FlowDeadLetters | None = None,
 ) -> PlannedPurge:
     """Count what a purge would delete; deletes nothing. Raises UserError, and ConflictError while a
     replay reads dead letters."""
-    letters = letters or DeadLetters.open(store, name)
+    letters = letters or FlowDeadLetters.open(store, name)
     derived_flows.require_own_place(store, letters.of)
     if unfinished := letters.unfinished:
         raise ConflictError(

@@ -33,9 +33,7 @@ from zkschema import records
 
 TASK = Field("task", "The task of the flow, such as collect.0.", Name, required=True)
 ITEMS = Field(
-    "items",
-    "The failed items; none: all of them.",
-    Annotated[list[Name], Meta(max_length=1000)],
+    "items", "The failed items; none: all of them.", Annotated[list[Name], Meta(max_length=1000)]
 )
 CURSOR = Field("cursor", "The cursor.", Name, required=True)
 

@@ -134,9 +134,7 @@ def do(
     if done := _found(console, request):
         return _again(done)
     try:
-        prepared = _prepare(
-            console, console.store, viewer, action, given, reason, if_revision
-        )
+        prepared = _prepare(console, console.store, viewer, action, given, reason, if_revision)
         if done := _found(console, request):
             return _again(done)
         outcome = _carry_out(operator, action, given, prepared)
@@ -234,9 +232,7 @@ def _after(
     return revision
 
 
-def _carry_out(
-    operator: Operator, action: Action, given: Given, prepared: _Prepared
-) -> Outcome:
+def _carry_out(operator: Operator, action: Action, given: Given, prepared: _Prepared) -> Outcome:
     answer, transactions = prepared.answer, prepared.transactions
     kept = {"answer": answer.value, "revision": prepared.revision_after}
     command = " ".join(action.words(given))

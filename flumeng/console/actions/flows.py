@@ -65,9 +65,7 @@ def _checked(text: str) -> tuple[str | None, Sequence[Problem], Sequence[str]]:
 
 def _validate(_console: Console, _operator: Operator, given: Given) -> Answer:
     flow, problems, promises = _checked(given["text"])
-    return Answer(
-        {"flow": flow, "problems": [*map(asdict, problems)], "promises": [*promises]}
-    )
+    return Answer({"flow": flow, "problems": [*map(asdict, problems)], "promises": [*promises]})
 
 
 def _validated(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
@@ -92,9 +90,7 @@ def _apply(console: Console, operator: Operator, given: Given) -> Answer:
         )
         if failed := [target for target in checked if target.state == "failed"]:
             raise target_checks.TargetsFailedError(failed)
-    applied = [
-        row for part in flows.apply_flows(operator, {given["flow"]: text}) for row in part
-    ]
+    applied = [row for part in flows.apply_flows(operator, {given["flow"]: text}) for row in part]
     return Answer({"flows": [*map(asdict, applied)], "warning": warning})
 
 
@@ -225,9 +221,7 @@ def _resetting(console: Console, _store: ReadableStore, given: Given) -> Foresee
 MOST_SHOWN = 50
 
 
-def _rollout(
-    verb: rollouts.Verb,
-) -> Callable[[Console, Operator, Given], Answer]:
+def _rollout(verb: rollouts.Verb) -> Callable[[Console, Operator, Given], Answer]:
     def act(_console: Console, operator: Operator, given: Given) -> Answer:
         changed = rollouts.change_rollout(operator, given["flow"], verb)
         return Answer({"flow": given["flow"], "changed": changed})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -16,20 +15,14 @@ from starlette.routing import Route
 
 from flumeng.config import SpecError
 from flumeng.console.actions.action import Action
-from flumeng.console.actions.doing import (
-    FieldsError,
-    PreconditionError,
-    do,
-    read_fields,
-    rehearse,
-)
+from flumeng.console.actions.doing import FieldsError, PreconditionError, do, read_fields, rehearse
 from flumeng.console.actions.table import ACTIONS
+from flumeng.console.api.answers import REVISION_TAG
 from flumeng.console.api.problems import problem, status_of
 from flumeng.console.api.reads import as_json
 from flumeng.platform.errors import FlumengError, UserError
 
 JSON = "application/json"
-ETAG = re.compile(r'"(\d{1,9})"')
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
 DRY_RUN = {"true": True, "false": False}
 
@@ -66,10 +59,10 @@ def _answer(action: Action, request: Request, body: bytes) -> Response:
     try:
         return _done(action, request, body)
     except FieldsError as error:
-        rows = [{"field": name, "message": why} for name, why in error.problems.items()]
+        rows = [f"{name}: {why}" for name, why in error.problems.items()]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), problems=rows)
     except SpecError as error:
-        rows = [asdict(each) for each in error.problems]
+        rows = [*map(str, error.problems)]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), problems=rows)
     except PreconditionError as error:
         refused = problem(HTTPStatus.PRECONDITION_FAILED, str(error), revision=error.revision)
@@ -87,7 +80,7 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
     console, viewer = request.app.state.console, request.state.viewer
     values = _read_body(request, body)
     if overlap := sorted(values.keys() & set(action.names)):
-        raise FieldsError({name: "it is in the path" for name in overlap})
+        raise FieldsError(dict.fromkeys(overlap, "it is in the path"))
     fields = (*(f for f in action.fields if f.name in action.names), *action.body_fields)
     given = dict(read_fields(fields, {**values, **request.path_params}))
     reason = given.pop("reason", "")
@@ -111,9 +104,7 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
     key = request.headers.get("idempotency-key", "")
     if "idempotency-key" in request.headers and not KEY.fullmatch(key):
         raise HeaderError("Idempotency-Key has 1 to 200 visible characters of ASCII")
-    outcome = do(
-        console, viewer, action, given, reason=reason, if_revision=if_revision, key=key
-    )
+    outcome = do(console, viewer, action, given, reason=reason, if_revision=if_revision, key=key)
     return _with_etag(outcome.revision, outcome.answer)
 
 
@@ -144,7 +135,7 @@ def _precondition(action: Action, request: Request) -> int | None:
         wanted = etag(0)
     if wanted is None:
         return None
-    match = ETAG.fullmatch(wanted.strip())
+    match = REVISION_TAG.fullmatch(wanted.strip())
     if match is None:
         raise HeaderError(f'If-Match is the revision of a flow, such as "7", not {wanted}')
     if "flow" not in action.names:

@@ -129,9 +129,7 @@ def _digest(given: Given) -> str:
     return requests.digest(*(f"{name}={value}" for name, value in sorted(given.items())))
 
 
-def _done(
-    console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked
-) -> Response:
+def _done(console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked) -> Response:
     doing.do(
         console,
         viewer,
@@ -164,10 +162,7 @@ def _rehearse(
             shown.refusal, shown.status = str(error), HTTPStatus(status_of(error))
         return
     shown.command = action.command(
-        given,
-        hosts=console.hosts,
-        reason=asked.reason,
-        if_revision=shown.rehearsal.revision,
+        given, hosts=console.hosts, reason=asked.reason, if_revision=shown.rehearsal.revision
     )
 
 
@@ -295,7 +290,4 @@ def _word(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-ROUTES = [
-    Route("/do/{name}", page, methods=["GET", "POST"]),
-    Route("/do/{name}/done", done),
-]
+ROUTES = [Route("/do/{name}", page, methods=["GET", "POST"]), Route("/do/{name}/done", done)]

@@ -31,7 +31,7 @@ from flumeng.control.zookeeper import (
     Write,
 )
 from flumeng.control.zookeeper.transaction import portions, singly
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UnknownNameError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
@@ -268,7 +268,7 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
         if name not in registered:
             existing = partitions.of_flows(store, [flow])[flow]
             hint = nearest(name, existing) if existing else "it has no partitions"
-            raise UserError(f'flow {flow} has no partition "{name}"; {hint}')
+            raise UnknownNameError(f'flow {flow} has no partition "{name}"; {hint}')
     moves = []
     acks = found_by_name(store, lambda name: partitions.ack_path(flow, name), names)
     for name, ack in acks.items():
@@ -299,7 +299,7 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
         raise UserError(f"{CURSOR_MAIN} is the flow's own cursor: it is deleted with the flow")
     if cursor not in cursors:
         hint = nearest(cursor, cursors) if cursors else "it has no other readers"
-        raise UserError(f'flow {flow} has no cursor "{cursor}"; {hint}')
+        raise UnknownNameError(f'flow {flow} has no cursor "{cursor}"; {hint}')
     lease = store.read(paths.lease(flow, cursor))
     if lease is None and store.exists(paths.flow(cursor)):
         raise UserError(f"the cursor belongs to flow {cursor}: `flumeng flow delete {cursor}`")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Put, ReadableStore, Versioned, readable
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnknownNameError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 from zkschema.records import QueueFailure
@@ -37,7 +37,7 @@ def failed_items(
     for name in requested:
         if name not in there:
             hint = nearest(name, there) if there else "none of its items failed"
-            raise UserError(f'flow {flow} has no failed item "{name}"; {hint}')
+            raise UnknownNameError(f'flow {flow} has no failed item "{name}"; {hint}')
     failures = store.read_each([paths.queue_failure(flow, name) for name in requested])
     read = dict(zip(requested, map(readable, failures), strict=True))
     return {name: failure for name, failure in read.items() if failure is not None}

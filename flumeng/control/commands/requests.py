@@ -52,9 +52,7 @@ class Collector(Operator):
         """Return a collector that reads records and lists folders in ``reads``."""
         transactions: list[Transaction] = []
         store: Any = Unwritten(operator.store, reads, transactions)
-        return cls(
-            store, operator.author, operator.reason, operator.now, transactions=transactions
-        )
+        return cls(store, operator.author, operator.reason, operator.now, transactions=transactions)
 
     def commit(self, writes: Sequence[Write], command: str) -> None:
         self.transactions.append(Transaction(tuple(writes), command, self.reason))
@@ -63,9 +61,7 @@ class Collector(Operator):
 class Unwritten:
     """A store whose transactions are collected, and not done. It reads in ``reads``."""
 
-    def __init__(
-        self, store: Store, reads: ReadableStore, transactions: list[Transaction]
-    ) -> None:
+    def __init__(self, store: Store, reads: ReadableStore, transactions: list[Transaction]) -> None:
         self._store, self._transactions = store, transactions
         self.read, self.read_many, self.read_each = reads.read, reads.read_many, reads.read_each
         self.children, self.children_many = reads.children, reads.children_many
@@ -153,4 +149,3 @@ def carry_out(operator: Operator, transactions: Sequence[Transaction], answer: A
 def _kept(answer: Any) -> str:
     text = json.dumps(answer, separators=(",", ":"))
     return text if len(text) <= ANSWER_BYTES else ""
-

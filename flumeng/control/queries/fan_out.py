@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 CALL_SECONDS = 1.5
 ASK_SECONDS = 2.5
 MOST_THREADS = 256
+MORE_THREADS = 16
+"""So many ask at first, and so many more whenever none answers for ``GROW_SECONDS``: nodes that
+answer need few, and silent ones hold nobody up."""
+GROW_SECONDS = 0.05
 
 A = TypeVar("A")
 
@@ -104,15 +108,21 @@ def _together(
             finally:
                 done.put((address, answer))
 
-    for number in range(min(len(addresses), MOST_THREADS)):
-        threading.Thread(target=work, name=f"asking {number}", daemon=False).start()
     answers: dict[str, Mapping[str, A] | None] = {}
+    threads, wanted = 0, MORE_THREADS
     while len(answers) < len(addresses):
+        for _ in range(threads, min(wanted, len(addresses), MOST_THREADS)):
+            threading.Thread(target=work, name=f"asking {threads}", daemon=False).start()
+            threads += 1
+        left = deadline - time.monotonic()
         try:
-            address, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
+            address, answer = done.get(timeout=max(0.0, min(left, GROW_SECONDS)))
         except Empty:
-            break
-        answers[address] = answer
+            if left <= 0:
+                break
+            wanted = threads + MORE_THREADS
+        else:
+            answers[address] = answer
     if refused and all(answer is None for answer in answers.values()):
         raise refused[0]
     return answers

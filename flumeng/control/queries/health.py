@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flumeng.control.commands.chains import readers_of
@@ -24,7 +24,6 @@ from flumeng.control.queries import (
 )
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.causes import Cause, of_unreadable
-from flumeng.control.queries.cursors import CursorRow
 from flumeng.control.queries.flow_health import flow_health
 from flumeng.control.queries.lag import FlowLag
 from flumeng.control.queries.overview import FlowRow, NodeRow
@@ -49,10 +48,26 @@ TROUBLE_ADVICE = {
 RETRIED = "it stays unchanged; the master tries again within about a minute, see its log"
 
 
+@dataclass(frozen=True)
+class Survey:
+    """``status``: what all interfaces show; ``flows``, ``nodes``: the rows that it is made of."""
+
+    status: dict[str, Any]
+    flows: Sequence[FlowRow]
+    nodes: Sequence[NodeRow]
+
+
 def status(
     store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
 ) -> dict[str, Any]:
     """Return the health of the cluster and its flows; ``now`` is in seconds since the epoch."""
+    return survey(store, ask, ask_counters, now).status
+
+
+def survey(
+    store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
+) -> Survey:
+    """Return ``status`` with the rows of flows and nodes, all of one moment."""
     cache = ReadCache.of(store)
     flows, linked = links.with_links(overview.flows(cache, now=now), cache, now)
     nodes = overview.nodes(cache)
@@ -97,7 +112,7 @@ def status(
         *links.causes_of_breaks(cache, states, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
-    return {
+    found = {
         "health": "degraded" if causes else "ok",
         "causes": [
             {"what": cause.what, "advice": cause.advice, "about": cause.identity}
@@ -108,8 +123,9 @@ def status(
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
         "flows": [_flow(flow, acked[flow.flow], lags[flow.flow]) for flow in flows],
         "links": [asdict(link) for link in linked],
-        "leases": [_lease(row) for row in held],
+        "leases": [asdict(row.listed()) for row in held],
     }
+    return Survey(found, flows, nodes)
 
 
 def _lags(
@@ -145,12 +161,6 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
         "rollout": asdict(flow.rollout) if flow.rollout else None,
         "went_back": flow.went_back,
     }
-
-
-def _lease(row: CursorRow) -> dict[str, Any]:
-    shown = asdict(row)
-    del shown["held"]
-    return shown
 
 
 def _of_held(nodes: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:

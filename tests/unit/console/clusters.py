@@ -126,9 +126,7 @@ def in_maintenance(store: FakeStore) -> None:
     cluster = store.read(paths.cluster())
     assert cluster is not None
     mode = records.Maintenance(who="bob", why="disks", since=NOON)
-    store.write(
-        paths.cluster(), records.Cluster(maintenance=mode), cluster.version
-    )
+    store.write(paths.cluster(), records.Cluster(maintenance=mode), cluster.version)
 
 
 def nothing(_store: FakeStore) -> None:
