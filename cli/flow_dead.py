@@ -226,9 +226,7 @@ def purge(
 
     letters = FlowDeadLetters.open(store, name)
     with reading(letters) as tell:
-        planned = plan_purge(
-            store, name, choice, replayed=replayed, progress=tell, letters=letters
-        )
+        planned = plan_purge(store, name, choice, replayed=replayed, progress=tell, letters=letters)
     counted = planned.counted
     whole, parts = len(counted.whole), len(counted.parts)
     total = f"{count(counted.letters, 'dead letter')} in {count(whole + parts, 'file')}"

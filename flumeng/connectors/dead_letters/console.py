@@ -34,9 +34,7 @@ class ConsoleConnectors:
         planned.start(operator, listed)
         return planned.document, lambda: planned.write(listed)
 
-    def purge(
-        self, operator: Operator, flow: str, choice: Json
-    ) -> tuple[Json, Callable[[], None]]:
+    def purge(self, operator: Operator, flow: str, choice: Json) -> tuple[Json, Callable[[], None]]:
         planned = plan_purge(
             operator.store, flow, _selection(choice), replayed=bool(choice.get("replayed"))
         )

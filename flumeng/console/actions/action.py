@@ -127,6 +127,12 @@ class Action:
             "additionalProperties": False,
         }
 
+    @property
+    def command_words(self) -> Sequence[str]:
+        """The words of its command line, with the names of its required fields in braces."""
+        given = {each.name: f"{{{each.name}}}" for each in self.fields if each.required}
+        return ["flumeng", *self.words(given)]
+
     def command(
         self, given: Given, *, hosts: str = "", reason: str = "", if_revision: int | None = None
     ) -> str:

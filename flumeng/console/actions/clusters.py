@@ -107,9 +107,10 @@ def _label(_console: Console, operator: Operator, given: Given) -> Answer:
 def _labelling(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
     changes, taken = _labels(given)
     now = require_node(store, given["node"]).value.labels
+    has = ", ".join(f"{key}={value}" for key, value in now.items())
     return Foreseen(
         [
-            f"node {given['node']} has {', '.join(f'{k}={v}' for k, v in now.items()) or 'no labels'}",
+            f"node {given['node']} has {has or 'no labels'}",
             *(f"{key}={value} is set" for key, value in changes.items()),
             *(f"{key} is removed" for key in taken),
             "flows that require labels may move",

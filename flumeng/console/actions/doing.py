@@ -106,7 +106,9 @@ def rehearse(
 ) -> Rehearsal:
     """Return what the action will do. Raises as ``do``, and writes nothing."""
     _require(viewer, action, given)
-    prepared = _prepare(console, store, viewer, action, given, reason, if_revision)
+    prepared = _prepare(
+        console, store, viewer, action, given, reason=reason, if_revision=if_revision
+    )
     foreseen = prepared.answer.foreseen
     if foreseen is None:
         assert action.foresee is not None, f"{action.name} foresees nothing"
@@ -134,7 +136,9 @@ def do(
     if done := _found(console, request):
         return _again(done)
     try:
-        prepared = _prepare(console, console.store, viewer, action, given, reason, if_revision)
+        prepared = _prepare(
+            console, console.store, viewer, action, given, reason=reason, if_revision=if_revision
+        )
         if done := _found(console, request):
             return _again(done)
         outcome = _carry_out(operator, action, given, prepared)
@@ -175,6 +179,7 @@ def _prepare(
     viewer: Viewer,
     action: Action,
     given: Given,
+    *,
     reason: str,
     if_revision: int | None,
 ) -> _Prepared:
@@ -224,11 +229,10 @@ def _require_revision(store: ReadableStore, flow: str, if_revision: int) -> None
 def _after(
     flow: str | None, transactions: Sequence[Transaction], revision: int | None
 ) -> int | None:
-    for transaction in transactions:
-        for write in transaction.writes:
-            if isinstance(write, Put) and isinstance(write.value, records.Flow):
-                if write.path.name == flow:
-                    revision = write.value.revision
+    for write in (write for transaction in transactions for write in transaction.writes):
+        value = write.value if isinstance(write, Put) and write.path.name == flow else None
+        if isinstance(value, records.Flow):
+            revision = value.revision
     return revision
 
 

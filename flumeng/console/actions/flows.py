@@ -147,7 +147,7 @@ def _delete(_console: Console, operator: Operator, given: Given) -> Answer:
     return Answer({"flow": flow, "changed": changed, "discard": discard})
 
 
-def _deleting(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+def _deleting(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
     return Foreseen([flows.deletion(given["flow"], discard=bool(given.get("discard")))])
 
 

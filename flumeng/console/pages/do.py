@@ -102,7 +102,7 @@ def _answer(request: Request, texts: dict[str, str]) -> Response:
             return _done(console, viewer, action, given, asked)
         except FlumengError as error:
             _refuse(console, shown, error, given)
-    _rehearse(console, viewer, action, given, asked, shown)
+    _rehearse(console, viewer, action, given, asked, shown=shown)
     return _render(request, action, asked, shown, _digest(given))
 
 
@@ -145,7 +145,7 @@ def _done(console: Console, viewer: Viewer, action: Action, given: Given, asked:
 
 
 def _rehearse(
-    console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked, shown: Shown
+    console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked, *, shown: Shown
 ) -> None:
     try:
         if shown.refusal:  # the copy may not have what changed meanwhile

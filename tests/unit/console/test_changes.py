@@ -288,7 +288,7 @@ def test_bad_parameters_are_refused(client: TestClient) -> None:
     assert post(client, "/maintenance/on").json()["problems"] == ["reason: it is required"]
 
 
-def test_a_new_flow_is_applied_if_there_is_none(store: FakeStore, client: TestClient) -> None:
+def test_a_new_flow_is_applied_if_there_is_none(client: TestClient) -> None:
     text = FLOW.replace("flow: web", "flow: db").replace("5514", "5515")
     made = post(client, "/flows/db/apply", {"text": text}, if_none_match="*")
     assert (made.status_code, made.headers["etag"]) == (200, '"1"')

@@ -14,13 +14,16 @@ from flumeng.console.console import Console
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.command_line import NOON
-from tests.unit.cli.test_cli_flow_dead import Flow
+from tests.unit.cli.test_cli_flow_dead import SINK, Flow, letter
 from tests.unit.console.clusters import ANN, client_of, entries, post
+from zkschema import paths
 
 
 @pytest.fixture
 def flow(tmp_path: Path) -> Flow:
-    return Flow(tmp_path, "parquet")
+    made = Flow(tmp_path, "parquet")
+    made.bury(*(letter(seq) for seq in range(4)), letter(9, place=SINK))
+    return made
 
 
 def client_for(store: Store, connectors: Any = None) -> TestClient:
@@ -33,8 +36,6 @@ def files_of(flow: Flow) -> set[str]:
 
 
 def flows_of(flow: Flow) -> list[str]:
-    from zkschema import paths
-
     return flow.store.children(paths.flows())
 
 
@@ -74,11 +75,11 @@ def test_a_purge_is_rehearsed_done_and_finished_by_a_repetition(flow: Flow) -> N
     assert (failed.status_code, files_of(flow)) == (503, before)
     done = post(client_for(flow.store), "/flows/web/dead/purge", idempotency_key="k")
     assert (done.status_code, done.json()) == (200, seen["preview"])
-    assert files_of(flow) < before
-    flow.bury()
+    assert flow.left() == []
+    flow.bury(letter(1))
     again = post(client_for(flow.store), "/flows/web/dead/purge", idempotency_key="k")
     assert again.json() == done.json()
-    assert files_of(flow) == before
+    assert flow.left() == [1]
 
 
 def test_all_choices_are_taken(flow: Flow) -> None:
@@ -86,11 +87,12 @@ def test_all_choices_are_taken(flow: Flow) -> None:
     body = {"place": "filters", "revision": 1, "since": "2026-11-22T12:00:00Z", "until": "no time"}
     wrong = post(client, "/flows/web/dead/purge?dry-run=true", body)
     assert wrong.json()["detail"].startswith("until no time: expected a time with its zone")
-    body["until"] = "2026-11-22T12:00:01Z"
+    body["until"] = "2026-11-22T12:02:00Z"
     few = post(client, "/flows/web/dead/purge?dry-run=true", body).json()
-    assert few["preview"]["letters"] < post(
-        client, "/flows/web/dead/purge?dry-run=true"
-    ).json()["preview"]["letters"]
+    assert (
+        few["preview"]["letters"]
+        < post(client, "/flows/web/dead/purge?dry-run=true").json()["preview"]["letters"]
+    )
     assert "--place filters --revision 1 --since 2026-11-22T12:00:00Z" in few["command"]
 
 
