@@ -19,7 +19,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.cluster import new_cluster
 from tests.testkit.command_line import NOON
-from tests.testkit.scripted_store import ScriptedStore, once, puts
+from tests.testkit.scripted_store import ScriptedStore, always, once, puts
 from tests.testkit.store import FakeStore
 from tests.unit.console.clusters import (
     ANN,
@@ -29,6 +29,8 @@ from tests.unit.console.clusters import (
     SIGN,
     client_of,
     entries,
+    failed_item,
+    nothing,
     paused,
     post,
     revision_of,
@@ -87,6 +89,25 @@ def test_a_lost_race_is_412_with_the_revision(store: FakeStore, client: TestClie
     assert lost.json()["detail"] == "flow web is at revision 2, not at revision 1: look at it again"
     assert (lost.json()["revision"], lost.headers["etag"]) == (2, '"2"')
     assert state_of(store) == "running"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "path"), [(nothing, "/flows/web/pause"), (failed_item, "/queues/web/skip")]
+)
+@pytest.mark.parametrize("moment", ["after_read", "before_commit"])
+def test_a_revision_that_comes_after_the_comparison_wins(
+    store: FakeStore, prepare: Callable[[FakeStore], None], path: str, moment: str
+) -> None:
+    prepare(store)
+
+    def apply(_request: object = None) -> None:
+        apply_flow(Operator(store, *SIGN), CHANGED)
+
+    when = (lambda wanted: paths.flow("web") in wanted) if moment == "after_read" else always
+    hooks: dict[str, Any] = {moment: once(apply, when)}
+    lost = post(client_of(ScriptedStore(store.tree, **hooks)), path, if_match='"1"')
+    assert (lost.status_code, lost.json()["revision"]) == (412, 2)
+    assert (state_of(store), entries(store)) == ("running", [])
 
 
 @pytest.mark.parametrize("attempt", range(3))
