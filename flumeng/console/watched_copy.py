@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot.reader import WATCHED
-from flumeng.control.zookeeper import Found, Store, Unreadable
+from flumeng.control.zookeeper import Found, Path, Store, Unreadable
+from zkschema import paths
 from zkschema.records import Record
 from zkschema.table import ZPath
 
@@ -23,8 +24,9 @@ R = TypeVar("R", bound=Record)
 
 MOST_CHANGES = 10_000
 """A query that began more changes ago adds nothing to the copy."""
-TOPS = tuple(f"{top}/" for top in WATCHED)
-FOLDERS = frozenset(str(top) for top in WATCHED if top.row.record is None)
+TOPS: tuple[Path, ...] = (paths.schema(), *WATCHED)
+PREFIXES = tuple(f"{top}/" for top in TOPS)
+FOLDERS = frozenset(str(top) for top in TOPS if top.row.record is None)
 """An event that names one of these comes after a lost connection: all may have changed."""
 
 
@@ -60,7 +62,7 @@ class WatchedCopy:
         self._change = 0
         self.reads = 0
         store.on_session(lambda _alive: self._events.put(""))
-        for top in WATCHED:
+        for top in TOPS:
             store.watch(top, self._events.put)
 
     @property
@@ -98,10 +100,10 @@ class WatchedCopy:
             return
         watched = self._watched
         for key in cache.znodes.keys() - watched.znodes.keys():
-            if f"{key}/".startswith(TOPS) and key not in changed:
+            if f"{key}/".startswith(PREFIXES) and key not in changed:
                 watched.znodes[key] = cache.znodes[key]
         for key in cache.folders.keys() - watched.folders.keys():
-            if f"{key}/".startswith(TOPS) and not any(_parent(path) == key for path in changed):
+            if f"{key}/".startswith(PREFIXES) and not any(_parent(path) == key for path in changed):
                 watched.folders[key] = cache.folders[key]
 
     def _drop_changed(self) -> None:

@@ -148,15 +148,20 @@ def _rehearse(
     console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked, *, shown: Shown
 ) -> None:
     try:
-        if shown.refusal:  # the copy may not have what changed meanwhile
+        with console.copy.query() as cache:
             shown.rehearsal = doing.rehearse(
-                console, console.store, viewer, action, given, reason=asked.reason
+                console,
+                console.store if shown.refusal else cache,  # the copy may lag behind a refusal
+                viewer,
+                action,
+                given,
+                reason=asked.reason,
+                if_revision=None if shown.refusal else asked.revision,
             )
-        else:
-            with console.copy.query() as cache:
-                shown.rehearsal = doing.rehearse(
-                    console, cache, viewer, action, given, reason=asked.reason
-                )
+    except PreconditionError as error:  # the link or form is of an older revision
+        _refuse(console, shown, error, given)
+        _rehearse(console, viewer, action, given, asked, shown=shown)
+        return
     except FlumengError as error:
         if not shown.refusal:
             shown.refusal, shown.status = str(error), HTTPStatus(status_of(error))

@@ -132,7 +132,9 @@ def state_since(moments: Timeline, task: TaskRow) -> float | None:
 
 def _since(picture: Picture, name: str) -> float | None:
     abouts = [cause["about"] for cause in picture.status["causes"] if names(cause["about"], name)]
-    return min((picture.since[about] for about in abouts if about in picture.since), default=None)
+    return min(
+        (picture.since[about].at for about in abouts if about in picture.since), default=None
+    )
 
 
 @dataclass(frozen=True)
