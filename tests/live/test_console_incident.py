@@ -156,7 +156,17 @@ def test_a_flow_that_somebody_paused_is_resumed(
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/flows", "/nodes", "/nodes/n1", "/queues", "/journals", "/cursors", "/audit", "/settings"],
+    [
+        "/",
+        "/flows",
+        "/nodes",
+        "/nodes/n1",
+        "/queues",
+        "/journals",
+        "/cursors",
+        "/audit",
+        "/settings",
+    ],
 )
 def test_each_page_is_accessible_at_both_widths(
     hosts: Hosts, url: str, window: WebDriver, path: str

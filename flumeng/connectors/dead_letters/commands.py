@@ -136,7 +136,7 @@ def plan_purge(
     progress: OnProgress = silent,
     letters: FlowDeadLetters | None = None,
 ) -> PlannedPurge:
-    """Count what a purge would delete; deletes nothing. Raises UserError, and ConflictError while a
+    """Count the dead letters to purge; deletes nothing. Raises UserError, and ConflictError while a
     replay reads dead letters."""
     letters = letters or FlowDeadLetters.open(store, name)
     derived_flows.require_own_place(store, letters.of)

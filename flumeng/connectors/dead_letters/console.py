@@ -1,4 +1,4 @@
-"""What the console does by connectors; see ``flumeng.console.console.Connectors``."""
+"""The console's use of connectors; see ``flumeng.console.console.Connectors``."""
 
 from __future__ import annotations
 

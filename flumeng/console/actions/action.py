@@ -1,4 +1,4 @@
-"""What an action is: its fields, its command line, and how it acts."""
+"""An action: its fields, its command line, and how it acts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What an action will do. ``preview``: as the command's ``--dry-run --json``, if it has one.
+    """The effects of an action. ``preview``: as the command's ``--dry-run --json``, if it has one.
     ``diff``: of the flow's text."""
 
     sentences: Sequence[str]
@@ -63,7 +63,7 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an action did. ``value``: the JSON of the command. ``foreseen``: of an action that knows
+    """The result of an action. ``value``: the JSON of the command. ``foreseen``: of an action that knows
     it only then. ``first`` is called before the commit, and has no effect without it. ``then`` is
     called afterwards and may be repeated; ``noted`` is the audit's sentence when it has ended."""
 
@@ -82,7 +82,7 @@ def flow_of(given: Given) -> str | None:
 @dataclass(frozen=True)
 class Action:
     """A change. ``name``: such as ``flow-pause``. ``path``: below ``/api/v1``, names in braces.
-    ``words``: of its command line. ``foresee``: what it will do, from what the store has now; None
+    ``words``: of its command line. ``foresee``: its effects, from the present records; None
     if the answer has it.
     ``act``: does it by the operator alone; the result is the JSON of the command. Both raise
     FlumengError. ``options``: the options of the command that the console may add. ``flow``: whose
@@ -159,8 +159,10 @@ def lines_of(preview: Preview) -> list[str]:
     """Return a preview as sentences."""
     lines = [*preview.left]
     for move in preview.moves:
-        where = f" from {move.before}" if move.before and move.before != move.after else ""
-        where += f" to {move.after}" if move.after and move.before != move.after else ""
+        where = ""
+        if move.before != move.after:
+            where += f" from {move.before}" if move.before else ""
+            where += f" {'to' if move.before else 'on'} {move.after}" if move.after else ""
         lines.append(f"task {move.task} {move.what}{where}")
     if not preview.moves:
         lines.append("no task will move")

@@ -333,7 +333,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "task-restart",
         "/tasks/{flow}/{task}/restart",
-        "Restart a task",
+        "Restart task",
         "Restart a task on its node, under a higher epoch; nothing is lost.",
         lambda given: ["task", "restart", _key(given)],
         _restarting,
@@ -344,7 +344,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "task-move",
         "/tasks/{flow}/{task}/move",
-        "Move a task",
+        "Move task",
         "Hand a task over to another node: its owner finishes its batch first.",
         lambda given: ["task", "move", _key(given), given["node"]],
         _moving,
@@ -377,7 +377,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "cursor-end",
         "/cursors/{flow}/{cursor}/end",
-        "End a cursor",
+        "End cursor",
         "End the cursor of a reader that is not a flow here.",
         lambda given: ["cursor", "end", given["flow"], given["cursor"]],
         _ending,

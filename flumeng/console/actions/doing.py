@@ -43,7 +43,7 @@ class FieldsError(UserError):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What an action will do. ``commands``: as the audit will show them; empty: it changes nothing.
+    """The effects of an action. ``commands``: as the audit will show them; empty: it changes nothing.
     ``revision``: of the flow now, 0 if there is none; None if it concerns no flow. ``answer``: as
     the action would give."""
 
@@ -104,7 +104,7 @@ def rehearse(
     reason: str = "",
     if_revision: int | None = None,
 ) -> Rehearsal:
-    """Return what the action will do. Raises as ``do``, and writes nothing."""
+    """Return the effects of the action. Raises as ``do``, and writes nothing."""
     _require(viewer, action, given)
     prepared = _prepare(
         console, store, viewer, action, given, reason=reason, if_revision=if_revision
@@ -128,7 +128,7 @@ def do(
     key: str = "",
 ) -> Outcome:
     """Do the action; with a ``key`` only once. Raises NotAllowedError, PreconditionError,
-    OtherBodyError, and what the command raises."""
+    OtherBodyError, and as the command."""
     _require(viewer, action, given)
     body = requests.digest(action.name, json.dumps({**given, "reason": reason}, sort_keys=True))
     request = Request(key_digest(viewer, key), body) if key else None

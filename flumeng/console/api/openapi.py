@@ -53,7 +53,7 @@ ETAG = {
 DRY_RUN = {
     "name": "dry-run",
     "in": "query",
-    "description": "Only return what it will do: sentences (will), the audit's commands, the "
+    "description": "Only return its effects: sentences (will), the audit's commands, the "
     "command line, and the command's preview.",
     "schema": {"enum": ["true", "false"]},
 }
@@ -186,7 +186,7 @@ def _change(action: Action) -> dict[str, Any]:
         },
         "responses": {
             "200": {
-                "description": "What was done; with dry-run what would be done.",
+                "description": "The result of the change; with dry-run its effects.",
                 "headers": headers,
                 "content": {"application/json": {"schema": {"type": "object"}}},
             },

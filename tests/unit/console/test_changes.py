@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from flumeng.console.actions.table import ACTIONS
+from flumeng.console.api.openapi import document
 from flumeng.console.app import make_app
 from flumeng.console.console import Console
 from flumeng.console.who.viewers import Viewer
@@ -341,3 +342,16 @@ def test_hostile_reasons_are_kept_as_they_are(store: FakeStore, client: TestClie
     assert entries(store)[-1][2] == reason
     seen = post(client, "/flows/web/resume?dry-run=true", {"reason": reason}).json()
     assert shlex.split(seen["command"])[-1] == reason
+
+
+def test_the_description_has_each_action() -> None:
+    described = document()["paths"]
+    for action in ACTIONS.values():
+        post_of = described[action.path]["post"]
+        body = post_of["requestBody"]["content"]["application/json"]["schema"]
+        assert body["properties"].keys() == {field.name for field in action.body_fields}
+        named = {each["name"] for each in post_of["parameters"] if each["in"] == "path"}
+        assert named == set(action.names)
+        assert ("412" in post_of["responses"]) == ("flow" in action.names)
+        assert ("409" in post_of["responses"]) == action.changes
+        assert post_of["description"].startswith("On a terminal: `flumeng ")
