@@ -171,8 +171,8 @@ def _ending(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
     return Foreseen(
         [
             f"cursor {given['cursor']} of flow {given['flow']} ends: no events are kept for it",
-            "a reader at another site gets your name and the reason, and begins again behind what "
-            "it has lost; any other reader fails at its next step",
+            "a reader at another site gets your name and the reason, and begins again behind the "
+            "lost events; any other reader fails at its next step",
         ]
     )
 

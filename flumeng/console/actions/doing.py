@@ -17,8 +17,8 @@ from flumeng.console.actions.rights import require_all
 from flumeng.console.console import Console
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands import requests
-from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.requests import Collector, Done, Request, Transaction
+from flumeng.control.commands.operator import Operator, Request
+from flumeng.control.commands.requests import Collector, Done, Transaction
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Version, Versioned
 from flumeng.platform.errors import ConflictError, FlumengError, UserError
 from zkschema import paths, records

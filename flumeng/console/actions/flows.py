@@ -271,7 +271,7 @@ ACTIONS: tuple[Action, ...] = (
         "flow-validate",
         "/flows/validate",
         "Check a flow file",
-        "List all problems of a flow's text, or what it promises.",
+        "List all problems of a flow's text, or its promises.",
         lambda _given: ["flow", "validate", "flow.yaml"],
         _validated,
         _validate,
