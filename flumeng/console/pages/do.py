@@ -1,7 +1,7 @@
 """``/do/NAME``: shows the effects of an action and its command line; a second click does it.
 
-A form carries the contents of its page: the fields, the flow's revision, and a key. Other fields, or
-a flow that was changed meanwhile, show the page again. The key makes a second click the same
+A form carries the contents of its page: the fields, the flow's revision, and a key. Other fields,
+or a flow that was changed meanwhile, show the page again. The key makes a second click the same
 request, so that it acts once.
 """
 
@@ -44,7 +44,7 @@ AREA_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Asked:
-    """The fields of a form or a link: ``texts`` of the action's fields, and those of the form itself."""
+    """The fields of a form or a link: ``texts`` of the action, and those of the form itself."""
 
     texts: Mapping[str, str]
     reason: str = ""
