@@ -81,8 +81,10 @@ def make_app(
 class Identified:
     """Sets ``request.state.viewer``; answers whoever may not even look with the reason."""
 
-    def __init__(self, app: Any, identify: Callable[[Request], Viewer]) -> None:
-        self._app, self._identify = app, identify
+    def __init__(
+        self, app: Any, identify: Callable[[Request], Viewer], again_seconds: float = AGAIN_SECONDS
+    ) -> None:
+        self._app, self._identify, self._pause = app, identify, again_seconds
         self._threads = CapacityLimiter(ADMIT_THREADS)
 
     async def __call__(
@@ -106,14 +108,14 @@ class Identified:
         self, request: Request, send: Callable[[Any], Awaitable[None]]
     ) -> Callable[[Any], Awaitable[None]]:
         """Return ``send``, which ends a long answer to somebody who may no longer look."""
-        again, ended = time.monotonic() + AGAIN_SECONDS, False
+        again, ended = time.monotonic() + self._pause, False
 
         async def sent(message: Any) -> None:
             nonlocal again, ended
             if ended:
                 return
             if message.get("more_body") and time.monotonic() >= again:
-                again = time.monotonic() + AGAIN_SECONDS
+                again = time.monotonic() + self._pause
                 try:
                     await self._viewer(request)
                 except FlumengError as error:

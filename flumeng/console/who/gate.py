@@ -74,7 +74,7 @@ class Gate:
         self._require_host(request)
         wait = self._who.bounds.address.take(address(request))
         if wait:
-            raise TooManyError(f"too many requests from your address: wait {wait:.0f} s", wait)
+            raise TooManyError("too many requests from your address", wait)
         session = self._session(request)
         request.state.session = session or self._who.sessions.begin()
         request.state.body = await _body(request, receive)
@@ -166,7 +166,7 @@ def cookie(who: Who, request: Request, suffix: str, value: str, seconds: float) 
 
 
 async def _body(request: Request, receive: Receive) -> bytes:
-    """Read the whole body. Raises TooLargeError, TooSlowError."""
+    """Read the whole body: a part of it is never passed on. Raises TooLargeError, TooSlowError."""
     headers = request.headers
     if "content-length" not in headers and "transfer-encoding" not in headers:
         return b""
@@ -177,6 +177,8 @@ async def _body(request: Request, receive: Receive) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             while True:
                 message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise TooSlowError("the request was not sent to its end")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > BODY_BYTES:

@@ -83,7 +83,7 @@ class Who:
         if not wait and request.method not in SAFE:
             wait = self.bounds.changes.take(viewer.name)
         if wait:
-            raise TooManyError(f"{viewer.name} asks too often: wait {wait:.0f} s", wait)
+            raise TooManyError(f"{viewer.name} asks too often", wait)
         return viewer
 
     def viewer(self, request: Request) -> Viewer:
@@ -135,7 +135,7 @@ class Who:
         """Count a login, or a wrong proof. Raises TooManyError."""
         wait = self.bounds.logins.take(address(request))
         if wait:
-            raise TooManyError(f"too many logins from your address: wait {wait:.0f} s", wait)
+            raise TooManyError("too many logins from your address", wait)
 
 
 def address(request: Request) -> str:

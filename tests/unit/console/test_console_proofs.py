@@ -222,7 +222,7 @@ def test_wrong_token_is_refused_even_with_a_certificate(
     asked.who = replace(asked.who, certificates=True)
     client = asked.client(certificate=der(certificates, "viewer", "eve"))
     assert client.get(PROBE).status_code == 200
-    answer = client.get(PROBE, headers={"authorization": header.encode("latin-1")})
+    answer = client.get(PROBE, headers={b"authorization": header.encode("latin-1")})
     assert answer.status_code == 401
 
 
