@@ -86,7 +86,7 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
     given = Options(**options)
     with context.store(hosts) as store:
         served = Console(store)
-        who, tls = prepare(served, given, process.keystore(), secrets.resolve)
+        who, tls = prepare(store, given, process.keystore(), secrets.resolve)
         server = Server(served, given.listen, who, tls)
         click.echo(f"ready {server.url}")
         server.run()

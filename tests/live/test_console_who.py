@@ -149,7 +149,7 @@ groups: {{sre: {{role: operator, flows: [web]}}}}
 """
     options = Options(listen, oidc=written(tmp_path, "oidc.yaml", text), url=url)
     console = Console(new_cluster())
-    who, tls = prepare(console, options, None, lambda _reference: provider.secret)
+    who, tls = prepare(console.store, options, None, lambda _reference: provider.secret)
     server = Server(console, listen, who, tls)
     server.start()
     try:
@@ -248,7 +248,7 @@ async def _crowd() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[misc]
         await send({"type": "http.response.body", "body": b"done"})  # type: ignore[misc]
 
-    config = uvicorn.Config(app, http=ConsoleProtocol, lifespan="off", log_config=None)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, http=ConsoleProtocol, lifespan="off", log_config=None)
     state = uvicorn.Server(config).server_state
     listener = socket.create_server(("127.0.0.1", 0))
     place = listener.getsockname()
