@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import click
 
 from cli.context import CliContext
 from cli.lazy import CommandGroup
-from cli.options import Address, optional_zk_option, zk_envvar
+from cli.options import Address, optional_inventory_option, optional_zk_option, zk_envvar
 from flumeng.platform import logs, secrets
 from flumeng.platform.security import process
 from flumeng.platform.security.expiry import utc_now
 
+_M_ARENA_MAX = -8
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -62,8 +64,15 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--url", default="", metavar="URL", help="The console's address in browsers, as behind a proxy."
 )
+@optional_inventory_option
 @click.pass_context
-def console(click_context: click.Context, /, hosts: str | None, **options: Any) -> None:
+def console(
+    click_context: click.Context,
+    /,
+    hosts: str | None,
+    inventory_directory: Path | None,
+    **options: Any,
+) -> None:
     """Serve pages and an HTTP API that show and change the cluster, until SIGTERM.
 
     Prints "ready URL". On a loopback address without --tls, --oidc and --tokens everybody on this
@@ -71,12 +80,15 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
 
     People prove their names with certificates of the cluster or at a login provider, programs with
     tokens. A viewer reads; an operator may change all flows or some. Nobody can do more than the
-    console's own certificate.
+    console's own certificate. With an inventory its page "Sites" shows the health of all sites.
     """
     if click_context.invoked_subcommand is not None:
         return
     if not hosts:
         raise click.UsageError(f"Missing option '--zk' (env var: '{zk_envvar}').", click_context)
+    _keep_small()
+    from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
+    from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.serving import Server  # noqa: PLC0415  loads the server
     from flumeng.console.who.start import Options, prepare  # noqa: PLC0415  loads the server
@@ -84,12 +96,24 @@ def console(click_context: click.Context, /, hosts: str | None, **options: Any) 
     logs.to_stderr("console")
     context = click_context.ensure_object(CliContext)
     given = Options(**options)
+    sites = None
+    if inventory_directory is not None:
+        from flumeng.fleet.site_watch import SiteWatch  # noqa: PLC0415  only for sites
+
+        sites = SiteWatch(inventory_directory, context.open_site, context.clock)
     with context.store(hosts) as store:
-        served = Console(store)
+        served = Console(store, trials=ProcessTrials(), dead_letters=DeadLettersHere(), sites=sites)
         who, tls = prepare(store, given, process.keystore(), secrets.resolve)
         server = Server(served, given.listen, who, tls)
         click.echo(f"ready {server.url}")
         server.run()
+
+
+def _keep_small() -> None:
+    """Let the threads that ask nodes share one arena: each of its own keeps freed memory."""
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is not None:  # musl has none
+        tell(_M_ARENA_MAX, 1)
 
 
 @console.command()

@@ -71,15 +71,19 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )
-        self._server = _Server(config, tls)
+        self._server = _Server(config, tls, console)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         self._console.pictures.start()
+        if self._console.sites:
+            self._console.sites.start()
         try:
             self._server.run([self._socket])
         finally:
             self._console.pictures.stop()
+            if self._console.sites:
+                self._console.sites.stop()
             with suppress(OSError):
                 self._socket.close()
 
@@ -95,11 +99,12 @@ class Server:
 
 
 class _Server(uvicorn.Server):
-    """A server whose connections are bounded."""
+    """A server whose connections are bounded, and whose streams of events end with it."""
 
-    def __init__(self, config: uvicorn.Config, tls: ConsoleTls | None) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ConsoleTls | None, console: Console) -> None:
         super().__init__(config)
         self._tls = tls
+        self._console = console
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         tls = self._tls
@@ -107,6 +112,10 @@ class _Server(uvicorn.Server):
         accepting = [Connections(each, self._protocol, context) for each in sockets or []]
         self.servers = cast("list[asyncio.Server]", accepting)
         self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._console.pictures.end()
+        await super().shutdown(sockets)
 
     def _protocol(self) -> ConsoleProtocol:
         return ConsoleProtocol(self.config, self.server_state, {})
