@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot.reader import WATCHED
-from flumeng.control.zookeeper import Found, Path, Store
+from flumeng.control.zookeeper import Found, Path, Store, Unreadable
 from zkschema import paths
 from zkschema.records import Record
 from zkschema.table import ZPath
