@@ -141,7 +141,9 @@ class Gate:
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start" and not path.startswith(STATIC):
-                headers = [*message["headers"], (b"cache-control", b"no-store")]
+                headers = list(message["headers"])
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
                 named = f"{self._who.cookie_name(request)}=".encode()
                 if cookies and not any(value.startswith(named) for _, value in headers):
                     cookie = self.cookie_of(self._who, request, request.state.session)
