@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli.context import CliContext
 from cli.lazy import CommandGroup
 from cli.options import Address, optional_inventory_option, optional_zk_option, zk_envvar
+from flumeng.control.zookeeper import Store
 from flumeng.platform import logs, secrets
 from flumeng.platform.security import process
 from flumeng.platform.security.expiry import utc_now
 
+if TYPE_CHECKING:
+    from flumeng.console.console import Console, Sites
+
+SESSION_SECONDS = 10.0
 _M_ARENA_MAX = -8
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -64,12 +71,18 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--url", default="", metavar="URL", help="The console's address in browsers, as behind a proxy."
 )
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    help="The Prometheus server that scrapes this cluster: pages of flows show weeks.",
+)
 @optional_inventory_option
 @click.pass_context
 def console(
     click_context: click.Context,
     /,
     hosts: str | None,
+    prometheus: str | None,
     inventory_directory: Path | None,
     **options: Any,
 ) -> None:
@@ -87,9 +100,6 @@ def console(
     if not hosts:
         raise click.UsageError(f"Missing option '--zk' (env var: '{zk_envvar}').", click_context)
     _keep_small()
-    from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
-    from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
-    from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.serving import Server  # noqa: PLC0415  loads the server
     from flumeng.console.who.start import Options, prepare  # noqa: PLC0415  loads the server
 
@@ -102,11 +112,50 @@ def console(
 
         sites = SiteWatch(inventory_directory, context.open_site, context.clock)
     with context.store(hosts) as store:
-        served = Console(store, trials=ProcessTrials(), dead_letters=DeadLettersHere(), sites=sites)
+        served = _console(store, hosts, sites, prometheus)
         who, tls = prepare(store, given, process.keystore(), secrets.resolve)
         server = Server(served, given.listen, who, tls)
         click.echo(f"ready {server.url}")
         server.run()
+
+
+def _console(
+    store: Store, hosts: str, sites: Sites | None = None, prometheus: str | None = None
+) -> Console:
+    """Return a console with what other rooms lend it."""
+    from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
+    from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
+    from flumeng.console.console import Console  # noqa: PLC0415  loads the server
+    from flumeng.console.prometheus import Prometheus  # noqa: PLC0415  loads the server
+
+    return Console(
+        store,
+        hosts,
+        trials=ProcessTrials(),
+        dead_letters=DeadLettersHere(),
+        sites=sites,
+        prometheus=Prometheus(prometheus) if prometheus else None,
+    )
+
+
+@contextmanager
+def beside(hosts: str, listen: str, *, allow_changes: bool = False) -> Iterator[str]:
+    """Serve a console in a thread of this process, over a connection of its own, and yield its
+    address. Its options are the defaults. Raises UserError for an address that cannot be used."""
+    from flumeng.console.serving import Server  # noqa: PLC0415  loads the server
+    from flumeng.console.who.start import Options, prepare  # noqa: PLC0415  loads the server
+    from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore  # noqa: PLC0415  loads kazoo
+
+    with closing(ZooKeeperStore(hosts, SESSION_SECONDS)) as store:
+        served = _console(store, hosts)
+        options = Options(listen, allow_changes=allow_changes)
+        who, tls = prepare(store, options, process.keystore(), secrets.resolve)
+        server = Server(served, listen, who, tls)
+        server.start()
+        try:
+            yield server.url
+        finally:
+            server.stop()
 
 
 def _keep_small() -> None:
