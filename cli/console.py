@@ -148,8 +148,9 @@ def beside(hosts: str, listen: str, *, allow_changes: bool = False) -> Iterator[
 
     with closing(ZooKeeperStore(hosts, SESSION_SECONDS)) as store:
         served = _console(store, hosts)
-        options = Options(listen, allow_changes=allow_changes)
-        who, tls = prepare(store, options, process.keystore(), secrets.resolve)
+        keystore = process.keystore()
+        options = Options(listen, allow_changes=allow_changes and keystore is None)
+        who, tls = prepare(store, options, keystore, secrets.resolve)
         server = Server(served, listen, who, tls)
         server.start()
         try:
@@ -172,7 +173,7 @@ def _keep_small() -> None:
     type=click.Choice(("viewer", "operator", "admin")),
     default="viewer",
     show_default=True,
-    help="What it may do.",
+    help="Its rights.",
 )
 @click.option(
     "--flow",

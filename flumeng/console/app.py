@@ -95,7 +95,7 @@ HEADERS = {
 OPEN_PATHS = ("/static/", login.LOGIN)
 """Shown to everybody."""
 ADMIT_THREADS = 8
-"""Threads of their own, so that slow pages do not delay the answer to who asks."""
+"""Threads of their own, so that slow pages do not delay the proof of a name."""
 AGAIN_SECONDS = 5.0
 """A long answer ends so long after the viewer lost the right to it."""
 
@@ -103,7 +103,7 @@ AGAIN_SECONDS = 5.0
 def make_app(
     console: Console, identify: Callable[[Request], Viewer], who: Who | None = None
 ) -> Starlette:
-    """Return the application. ``identify`` returns who asks, and may block; raises NotAllowedError.
+    """Return the application. ``identify`` returns the viewer, and may block; raises NotAllowedError.
     ``who``: the gate before it and the pages to log in, which tests of pages do without."""
     app = Starlette(
         routes=[
@@ -126,7 +126,7 @@ def make_app(
 
 
 class Identified:
-    """Sets ``request.state.viewer``; answers whoever may not even look with the reason."""
+    """Sets ``request.state.viewer``; answers others with the reason."""
 
     def __init__(
         self, app: Any, identify: Callable[[Request], Viewer], again_seconds: float = AGAIN_SECONDS
@@ -154,7 +154,7 @@ class Identified:
     def _while_admitted(
         self, request: Request, send: Callable[[Any], Awaitable[None]]
     ) -> Callable[[Any], Awaitable[None]]:
-        """Return ``send``, which ends a long answer to somebody who may no longer look."""
+        """Return ``send``, which ends a long answer once its viewer may no longer look."""
         again, ended = time.monotonic() + self._pause, False
 
         async def sent(message: Any) -> None:

@@ -127,7 +127,7 @@ class Gate:
         )
 
     def _again(self, request: Request, receive: Receive) -> Receive:
-        """Return what gives the body that was read, then what the connection gives."""
+        """Return a ``receive`` that begins with the body that was read."""
         messages = [{"type": "http.request", "body": request.state.body, "more_body": False}]
 
         async def received() -> Message:

@@ -1,4 +1,4 @@
-"""Finds out who asks: by token, session, certificate, or the loopback address, in this order."""
+"""Finds the viewer of a request: by token, session, certificate, or the loopback address, in this order."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Who:
         return own
 
     def admit(self, request: Request) -> Viewer:
-        """Return who asks. Blocks to read ZooKeeper, a file. Raises LogInError, TooManyError,
+        """Return the viewer. Blocks to read ZooKeeper, a file. Raises LogInError, TooManyError,
         NotAllowedError; UnavailableError when a proof cannot be checked now."""
         viewer = self.viewer(request)
         wait = self.bounds.name.take(viewer.name)
@@ -87,7 +87,7 @@ class Who:
         return viewer
 
     def viewer(self, request: Request) -> Viewer:
-        """Return who asks, as ``admit`` does, without counting the request."""
+        """Return the viewer, as ``admit`` does, without counting the request."""
         session: Session = request.state.session
         viewer = self._proven(request, session)
         console = self.members.console_rights

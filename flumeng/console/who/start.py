@@ -1,6 +1,6 @@
 """Chooses the ways to prove a name from the options of ``flumeng console``; refuses unsafe ones.
 
-Loopback without a way: everybody on the host may look. With a way: only those who prove a name.
+Loopback without a way: everybody on the host may look. With a way: each viewer proves a name.
 Beyond loopback: only with TLS and a way.
 """
 
@@ -121,9 +121,7 @@ def _problems(
     if options.oidc is not None and not options.url:
         problems.append("--oidc needs --url, the console's address in browsers")
     if options.allow_changes and has_way:
-        problems.append(
-            "--allow-changes is for a console without proofs: roles decide who may change what"
-        )
+        problems.append("--allow-changes is for a console without proofs: here the roles decide")
     elif options.allow_changes and is_local and (own is not None or _is_secured(store)):
         problems.append(
             "--allow-changes: in a secured cluster a change needs a proven name: add --tls, "

@@ -248,7 +248,7 @@ def test_code_of_another_login_is_refused(login: Login) -> None:
         ({"nbf": int(NOON) + 600}, "early"),
         ({"nonce": "another"}, "another login"),
         ({"nonce": None}, "another login"),
-        ({"sub": ""}, "names nobody"),
+        ({"sub": ""}, "names no person"),
     ],
 )
 def test_wrong_claims_are_refused(login: Login, spoil: dict[str, Any], why: str) -> None:
