@@ -103,7 +103,7 @@ AGAIN_SECONDS = 5.0
 def make_app(
     console: Console, identify: Callable[[Request], Viewer], who: Who | None = None
 ) -> Starlette:
-    """Return the application. ``identify`` returns the viewer, and may block; raises NotAllowedError.
+    """Return the application. ``identify`` returns the viewer; may block; raises NotAllowedError.
     ``who``: the gate before it and the pages to log in, which tests of pages do without."""
     app = Starlette(
         routes=[

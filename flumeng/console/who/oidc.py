@@ -184,8 +184,8 @@ class Oidc:
         return f"{endpoint}?{urlencode(question)}", self._seal.sealed("login", cookie)
 
     def finish(self, cookie: str, answer: Mapping[str, str]) -> tuple[Person, str]:
-        """Return the person that has logged in, and the path to show. ``answer``: the parameters of the
-        callback. Raises LogInError; UnavailableError when the provider does not answer."""
+        """Return the person, and the path to show. ``answer``: the parameters of the callback.
+        Raises LogInError; UnavailableError when the provider does not answer."""
         began = self._seal.opened("login", cookie)
         if began is None or began["until"] <= self._clock():
             raise LogInError("this login was begun elsewhere, or too long ago: log in again")

@@ -1,4 +1,4 @@
-"""Finds the viewer of a request: by token, session, certificate, or the loopback address, in this order."""
+"""Finds the viewer of a request: by token, session, certificate, loopback address, in order."""
 
 from __future__ import annotations
 
