@@ -41,7 +41,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     "--allow-changes",
     is_flag=True,
     help="In an open cluster on a loopback address: everybody on this host may change everything, "
-    "as everybody who reaches ZooKeeper can anyway.",
+    "as all processes that reach ZooKeeper can anyway.",
 )
 @click.option(
     "--tls",

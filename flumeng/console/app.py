@@ -39,6 +39,7 @@ from flumeng.console.pages import (
     flow_tap,
     flows,
     journals,
+    login,
     nodes,
     queues,
     rendering,
@@ -46,7 +47,7 @@ from flumeng.console.pages import (
     settings,
     sites,
 )
-from flumeng.console.who import login
+
 from flumeng.console.who.gate import Gate
 from flumeng.console.who.proofs import Who
 from flumeng.console.who.refusals import LogInError, TooManyError
