@@ -47,7 +47,6 @@ from flumeng.console.pages import (
     settings,
     sites,
 )
-
 from flumeng.console.who.gate import Gate
 from flumeng.console.who.proofs import Who
 from flumeng.console.who.refusals import LogInError, TooManyError
