@@ -129,8 +129,10 @@ def state_since(moments: Timeline, task: TaskRow) -> float | None:
 
 
 def _since(picture: Picture, name: str) -> float | None:
+    """Return when this console first saw a cause about the flow; None if it always has."""
     abouts = [cause["about"] for cause in picture.status["causes"] if names(cause["about"], name)]
-    return min((picture.since[about] for about in abouts if about in picture.since), default=None)
+    seen = [picture.since[about] for about in abouts if about in picture.since]
+    return min((since.at for since in seen if not since.or_longer), default=None)
 
 
 @dataclass(frozen=True)

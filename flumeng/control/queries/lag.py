@@ -192,13 +192,14 @@ def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) 
     cache = ReadCache.of(store)
     answers, silent = fan_out.ask_all(cache, ask)
     asked = Positions(answers, silent), newest(answers)
-    whole = _lag(cache, flow, state, *asked, now=now)
+    acks = acks_of(cache, asked[0], flow)
+    whole = _lag(cache, flow, state, acks, *asked, now=now)
     return replace(
         whole,
-        trend=flow_lag(acks_of(cache, asked[0], flow), asked[1], now).trend,
+        trend=flow_lag(acks, asked[1], now).trend,
         link=next(iter(links.links(cache, [flow], now)), None),
         parts=tuple(
-            _lag(cache, part, record.value.state, *asked, now=now)
+            _lag(cache, part, record.value.state, acks_of(cache, asked[0], part), *asked, now=now)
             for part, record in parts_there(store, [flow]).items()
         ),
     )
@@ -208,12 +209,12 @@ def _lag(
     cache: ReadCache,
     flow: str,
     state: str,
+    acks: Sequence[AckRow],
     where: Positions,
     accounts: Mapping[str, Account],
     *,
     now: float,
 ) -> LagOfFlow:
-    acks = acks_of(cache, where, flow)
     rows = sorted(
         (_row(ack, accounts.get(key(flow, ack.partition)), now) for ack in acks), key=_latest_first
     )
