@@ -26,6 +26,7 @@ from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.queries.timeline import Timeline, names, timeline
 from flumeng.platform.errors import FlumengError
 from zkschema import paths
+from zkschema.table import NAME
 
 TABS = (
     ("", "Overview"),
@@ -101,9 +102,10 @@ def see(request: Request) -> FlowSeen:
 
 
 def _gone(console: Console, name: str) -> str:
+    """Return why there is no such flow: by whom it was deleted, or the nearest name."""
     with console.copy.query() as cache:
         try:
-            rows = history.history(cache, name)
+            rows = history.history(cache, name) if NAME.fullmatch(name) else []
             if rows and rows[-1].deleted:
                 return f"flow {name} was deleted {rows[-1].deleted}"
             require_flow(cache, name)
