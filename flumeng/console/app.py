@@ -36,16 +36,7 @@ from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 
-PAGES = (
-    first,
-    flow_edit,
-    flow,
-    flow_partitions,
-    flow_events,
-    flow_revisions,
-    flow_dead,
-    flow_tap,
-)
+PAGES = (first, flow_edit, flow, flow_partitions, flow_events, flow_revisions, flow_dead, flow_tap)
 API = "/api/v1"
 STATIC = Path(__file__).parent / "static"
 HEADERS = {

@@ -4,8 +4,8 @@ that the whole one does."""
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from xml.etree import ElementTree
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

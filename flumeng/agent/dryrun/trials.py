@@ -103,7 +103,9 @@ class ProcessTrials:
         with _place(self._explains, busy):
             asked = {"work": "explain", "text": text, "events": events}
             return [
-                answer for answer in self._run(asked, EXPLAIN_SECONDS, whole=True) if answer is not None
+                answer
+                for answer in self._run(asked, EXPLAIN_SECONDS, whole=True)
+                if answer is not None
             ]
 
     def _run(

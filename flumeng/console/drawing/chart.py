@@ -93,8 +93,10 @@ def short(value: float) -> str:
 def ago_words(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s ago" if seconds else "now"
-    return f"{seconds / 60:.0f} min ago" if seconds % 60 == 0 else (
-        f"{int(seconds // 60)} min {seconds % 60:.0f} s ago"
+    return (
+        f"{seconds / 60:.0f} min ago"
+        if seconds % 60 == 0
+        else (f"{int(seconds // 60)} min {seconds % 60:.0f} s ago")
     )
 
 

@@ -100,7 +100,9 @@ def _shown(text: str) -> Mapping[str, Any]:
         )
         for name, value in letter.items()
     }
-    dead = {name.removeprefix("dead_"): values.pop(name) for name in [*values] if name[:5] == "dead_"}
+    dead = {
+        name.removeprefix("dead_"): values.pop(name) for name in [*values] if name[:5] == "dead_"
+    }
     return {"dead": dead, "values": values}
 
 

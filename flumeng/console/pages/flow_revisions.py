@@ -109,7 +109,9 @@ def _rollout_offers(request: Request, seen: FlowSeen) -> Sequence[Offer]:
         return ()
     verbs = ("resume" if rollout.paused else "pause", "promote", "abort")
     return [
-        offer(verb.capitalize(), f"rollout-{verb}", f"flow rollout {verb} {seen.name}", flow=seen.name)
+        offer(
+            verb.capitalize(), f"rollout-{verb}", f"flow rollout {verb} {seen.name}", flow=seen.name
+        )
         for verb in verbs
     ]
 

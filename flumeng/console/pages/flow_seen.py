@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
@@ -39,6 +39,8 @@ TABS = (
 )
 PAGE_ROWS = 100
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -67,7 +69,9 @@ class FlowSeen:
 
     @property
     def health(self) -> FlowHealth:
-        return self.detail.health if self.detail else self.row.health if self.row else UNKNOWN_HEALTH
+        return (
+            self.detail.health if self.detail else self.row.health if self.row else UNKNOWN_HEALTH
+        )
 
     @property
     def revision(self) -> int:
@@ -159,22 +163,23 @@ def asked(console: Console, seen: FlowSeen) -> Asked:
             return counters(cache, console.asking.counters, seen.name)
 
     def all_three() -> Asked:
-        problems = []
+        problems: list[str] = []
+
+        def result(future: Future[T], otherwise: T) -> T:
+            try:
+                return future.result()
+            except FlumengError as error:
+                problems.append(str(error))
+                return otherwise
+
         with ThreadPoolExecutor(3) as pool:
-            lag, counts, sources = (
-                pool.submit(console.lag, seen.name),
-                pool.submit(counted),
-                pool.submit(of_sources),
-            )
-            known: list[Any] = [None, TaskCounts(), ([], ())]
-            for number, future in enumerate((lag, counts, sources)):
-                try:
-                    known[number] = future.result()
-                except FlumengError as error:
-                    problems.append(str(error))
-        silent = {*known[1].silent, *known[2][1], *(known[0].silent if known[0] else ())}
-        problems += [f"node {node} does not answer" for node in sorted(silent)]
-        return Asked(known[0], known[1], known[2][0], tuple(dict.fromkeys(problems)))
+            asked_lag: Future[LagOfFlow | None] = pool.submit(console.lag, seen.name)
+            asked_counts, asked_sources = pool.submit(counted), pool.submit(of_sources)
+            lag, counts = result(asked_lag, None), result(asked_counts, TaskCounts())
+            sources, silent = result(asked_sources, ([], ()))
+        everyone = {*counts.silent, *silent, *(lag.silent if lag else ())}
+        problems += [f"node {node} does not answer" for node in sorted(everyone)]
+        return Asked(lag, counts, sources, tuple(dict.fromkeys(problems)))
 
     return console.shared.answer(("flow", seen.name), all_three)
 
@@ -245,7 +250,8 @@ def whole(request: Request, name: str, default: int, least: int = 0) -> int:
         value = least - 1
     if value < least or value > 10**9:
         raise HTTPException(
-            HTTPStatus.BAD_REQUEST, f"{name}: expected a whole number from {least}, not {text[:40]!r}"
+            HTTPStatus.BAD_REQUEST,
+            f"{name}: expected a whole number from {least}, not {text[:40]!r}",
         )
     return value
 

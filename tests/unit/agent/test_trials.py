@@ -53,7 +53,10 @@ def test_an_error_of_the_filters_is_the_users() -> None:
     [
         ("python: {function: 'os:system'}", "runs code"),
         ("sql: 'SELECT * FROM events'", "needs Spark"),
-        ("lookup: {on: [host], table: {csv: /etc/passwd, schema: 'host STRING, x STRING'}}", "reads"),
+        (
+            "lookup: {on: [host], table: {csv: /etc/passwd, schema: 'host STRING, x STRING'}}",
+            "reads",
+        ),
     ],
 )
 def test_filters_that_run_code_or_read_files_are_refused(part: str, why: str) -> None:
@@ -107,6 +110,4 @@ def test_a_flood_of_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_requests_are_one_json_object() -> None:
     it = script("print(json.dumps(json.load(sys.stdin)))")
-    assert [each for each in it._run({"work": "x"}, 20.0) if each] == [
-        json.loads('{"work": "x"}')
-    ]
+    assert [each for each in it._run({"work": "x"}, 20.0) if each] == [json.loads('{"work": "x"}')]

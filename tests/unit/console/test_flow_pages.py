@@ -12,15 +12,7 @@ from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_sta
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY
 from flumeng.platform.errors import UserError
-from tests.unit.console.flow_cluster import (
-    ANN,
-    EVE,
-    FLOW,
-    NOON,
-    Cluster,
-    damage,
-    text_of,
-)
+from tests.unit.console.flow_cluster import ANN, EVE, FLOW, NOON, Cluster, damage, text_of
 from zkschema import paths, records
 
 PARTS = ("", "/", "/partitions", "/events", "/revisions", "/dead", "/tap", "/edit")
@@ -50,7 +42,9 @@ def test_the_graph_shows_where_events_stop_and_each_box_taps_there(cluster: Clus
     assert "events stop here" in box[: box.index("</svg>")]
     assert 'href="/flows/web/tap?at=filters%5B0%5D.parse"' in page
     assert 'href="/flows/web/tap?at=branches%5Brest%5D.sinks"' in page
-    assert "events stop here: sink elasticsearch http://es:9200 web: task collect.0" in text_of(page)
+    assert "events stop here: sink elasticsearch http://es:9200 web: task collect.0" in text_of(
+        page
+    )
 
 
 def test_each_sink_has_its_last_error_and_since_when(cluster: Cluster) -> None:
@@ -238,7 +232,7 @@ def test_revisions_are_compared_and_going_back_is_rehearsed(cluster: Cluster) ->
     apply_flow(Operator(cluster.store, "bob", "another index", NOON), text)
     page = text_of(cluster.page("/flows/web/revisions"))
     assert "From revision 1 to 2" in page
-    assert 'index: web2}]' in page
+    assert "index: web2}]" in page
     assert "another index" in page
     back = cluster.page("/flows/web/revisions?old=2&new=1&back=1")
     assert "Going back to revision 1 would do this" in back
@@ -281,7 +275,9 @@ def test_dead_letters_are_counted_by_kind_with_a_sample(cluster: Cluster) -> Non
         "flow": "web", "path": "/dead", "letters": 12, "replayed": 2, "files": 3, "bytes": 5000,
         "kinds": [kind], "damaged": {"/dead/x": "/dead/x is damaged"},
     }  # fmt: skip
-    cluster.letters.texts = ['{"dead_time": "t", "dead_place": "p", "dead_reason": "r", "body": "b"}']
+    cluster.letters.texts = [
+        '{"dead_time": "t", "dead_place": "p", "dead_reason": "r", "body": "b"}'
+    ]
     page = cluster.page("/flows/web/dead")
     shown = text_of(page)
     assert "12 dead letters in 3 files" in shown

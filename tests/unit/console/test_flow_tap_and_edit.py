@@ -30,7 +30,9 @@ def audited(cluster: Cluster) -> list[tuple[str, str]]:
 def messages(stream: str) -> list[tuple[str, Any]]:
     found = []
     for block in stream.strip().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        fields = dict(
+            line.split(": ", 1) for line in block.splitlines() if not line.startswith(":")
+        )
         if fields:
             found.append((fields.get("event", "message"), json.loads(fields["data"])))
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from flumeng.console.history import STEP_SECONDS
 from flumeng.console.lag_history import KEPT_SECONDS, MOST_FLOWS, MOST_PARTITIONS, LagHistory
 from flumeng.control.queries.lag import LagOfFlow, PartitionLag
