@@ -102,6 +102,7 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         "oldest_unacked_seconds": _seconds(row.oldest_unacked_seconds),
         "bytes": _size(row.bytes),
         "max_bytes": _size(row.max_bytes),
+        "full_seconds": _seconds(row.full_seconds),
     }
     show_table(("WHAT", "VALUE"), ((key.replace("_", " "), value) for key, value in shown.items()))
 

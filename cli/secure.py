@@ -172,31 +172,14 @@ def enroll(
 @json_option
 def show(folder: Path, *, as_json: bool) -> None:
     """Show the certificates in DIR and their validity. Exit code 1 if one cannot be used."""
-    rows: list[dict[str, object]] = []
-    useless = False
-    for keystore, credentials in expiry.credentials_in(folder):
-        if isinstance(credentials, UserError):
-            useless = True
-            rows.append({"role": keystore.role, "problem": str(credentials)})
-            continue
-        left = expiry.days_left(credentials, utc_now())
-        useless |= left <= 0
-        rows.append(
-            {
-                "role": keystore.role,
-                "name": credentials.identity.name,
-                "cluster": credentials.identity.cluster,
-                "until": f"{credentials.expires:%Y-%m-%d %H:%M}",
-                "days_left": round(left, 1),
-            }
-        )
+    rows = expiry.described(folder, utc_now())
     if as_json:
         show_json(rows)
     else:
         fields = ("role", "name", "cluster", "until", "days_left", "problem")
         headers = ("ROLE", "NAME", "CLUSTER", "UNTIL (UTC)", "DAYS LEFT", "PROBLEM")
         show_table(headers, ([row.get(field) for field in fields] for row in rows))
-    if useless:
+    if any("problem" in row or row["days_left"] <= 0 for row in rows):
         raise SystemExit(1)
 
 

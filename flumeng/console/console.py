@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from flumeng.console.asking import Asking
 from flumeng.console.lag_history import LagHistory
 from flumeng.console.pictures import Pictures
+from flumeng.console.prometheus import Prometheus
 from flumeng.console.shared_answers import SharedAnswers
 from flumeng.console.watched_copy import WatchedCopy
 from flumeng.console.who.viewers import Viewer
@@ -56,10 +57,47 @@ class DeadLetters(Protocol):
         `flumeng flow dead show --json` prints them."""
 
 
+class Sites(Protocol):
+    """The last answers of the sites of an inventory. The room ``fleet`` has it, above this one."""
+
+    @property
+    def problem(self) -> str:
+        """Why the inventory cannot be read; else empty."""
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return a row for each site, without asking it: as `flumeng push status --json`, with
+        ``wave``, ``asked`` (seconds since the epoch, None before its first answer), ``reads``
+        (its links to other sites) and ``leases`` of others there."""
+
+    def start(self) -> None:
+        """Ask the sites in the background until ``stop``."""
+
+    def stop(self) -> None: ...
+
+
+class Connectors(Protocol):
+    """Reads what flows write. The room ``connectors`` has it, above this one."""
+
+    def check_columns(self, store: Store, text: str) -> str:
+        """Check a flow that reads after the filters of another site. Returns a warning, or an empty
+        text; raises SpecError."""
+
+    def replay(
+        self, operator: Operator, flow: str, choice: Mapping[str, Any], *, dry_run: bool
+    ) -> Mapping[str, Any]:
+        """Start a replay of dead letters; return the JSON of `flumeng flow dead replay`."""
+
+    def purge(
+        self, operator: Operator, flow: str, choice: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Callable[[], None]]:
+        """Audit a purge of dead letters. Returns the JSON of `flumeng flow dead purge --dry-run`,
+        and the deletion, which may be repeated."""
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
-    the cluster. ``inventory``: a directory of sites, or empty."""
+    the cluster. ``sites``: None without an inventory."""
 
     store: Store
     hosts: str = ""
@@ -68,8 +106,9 @@ class Console:
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None
     dead_letters: DeadLetters | None = None
-    inventory: str = ""
-    prometheus: str = ""
+    sites: Sites | None = None
+    connectors: Connectors | None = None
+    prometheus: Prometheus | None = None
     copy: WatchedCopy = field(init=False)
     pictures: Pictures = field(init=False)
     shared: SharedAnswers = field(init=False)
@@ -93,6 +132,13 @@ class Console:
                 return lag_of_flow(cache, self.asking.accounts, flow, self.clock())
 
         return self.shared.answer(("lag", flow), ask)
+
+    @property
+    def away_since(self) -> float | None:
+        """Since when ZooKeeper has not answered, in seconds since the epoch; None if it does."""
+        if not self.copy.away:
+            return None
+        return self.pictures.latest.away_since or self.clock()
 
     def operator(self, viewer: Viewer, reason: str) -> Operator:
         """Return the author of a change: the viewer's proven name is in the audit."""

@@ -17,7 +17,8 @@ from flumeng.control.queries.flow_graph import Rates, rates_of
 from flumeng.control.queries.flow_rates import FlowRates, RateMeter
 from flumeng.control.queries.history import AuditRow
 from flumeng.control.queries.overview import FlowRow, NodeRow
-from flumeng.platform.errors import FlumengError
+from flumeng.journal.serving.account import Account
+from flumeng.platform.errors import FlumengError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ class Picture:
     """The cluster at one moment. ``at``: seconds since the epoch. ``number`` rises with each one.
     ``status``: as ``health.status``. ``rates`` and ``since`` by flow and by a cause's ``about``.
     ``away_since``: since when ZooKeeper has not answered; the rest is then what nodes answered now
-    and ZooKeeper said before. ``problem``: why no picture could be taken; the rest is older."""
+    and ZooKeeper said before. ``problem``: why no picture could be taken; the rest is older.
+    ``accounts``: of the journals at each address that answered."""
 
     number: int = 0
     at: float = 0.0
@@ -69,6 +71,14 @@ class Picture:
     since: Mapping[str, Since] = field(default_factory=dict)
     away_since: float | None = None
     problem: str = "no picture of the cluster has been taken yet"
+    accounts: Mapping[str, Mapping[str, Account]] = field(default_factory=dict, repr=False)
+
+    def accounts_at(self, address: str) -> Mapping[str, Account]:
+        """Return what the address answered. Raises UnavailableError if it did not. As
+        ``journals.Ask``, so that no viewer waits for a silent node."""
+        if address not in self.accounts:
+            raise UnavailableError(f"{address} did not answer when it was last asked")
+        return self.accounts[address]
 
 
 class Pictures:
@@ -96,11 +106,19 @@ class Pictures:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def end(self) -> None:
+        """Let no further picture be taken; ``newer_than`` returns at once."""
         self._stopping = True
         self._wake.set()
         with self._new:
             self._new.notify_all()
+
+    def stop(self) -> None:
+        self.end()
         if self._thread.is_alive():
             self._thread.join(10.0)
 
@@ -141,8 +159,13 @@ class Pictures:
             self._new.notify_all()
 
     def _taken(self, cache: Cache, now: float) -> Picture:
-        asking = self._asking
-        survey = health.survey(cache, asking.accounts, asking.counters, now)
+        answered: dict[str, Mapping[str, Account]] = {}
+
+        def accounts(address: str) -> Mapping[str, Account]:
+            answered[address] = self._asking.accounts(address)
+            return answered[address]
+
+        survey = health.survey(cache, accounts, self._asking.counters, now)
         status, flows = survey.status, survey.flows
         minute = self._last_minute(cache, flows, now)
         self._meter.add(status, minute, self._monotonic())
@@ -156,6 +179,7 @@ class Pictures:
             audit=history.audit(cache, CHANGES_SHOWN),
             since={cause["about"]: known.get(cause["about"], first) for cause in status["causes"]},
             problem="",
+            accounts=dict(answered),
         )
 
     def _last_minute(self, cache: Cache, flows: Sequence[FlowRow], now: float) -> dict[str, Rates]:

@@ -12,8 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import COLLECT, INGEST, Ack, Journal, LiveNode, Node, NodeStatus, TaskStatus
 
+Answering = Callable[[Mapping[str, Sequence[str]]], Mapping[str, str]]
+"""Gets the journals of each node, and returns the address of each."""
 ZONES = 4
 NODES_PER_FLOW = 4
 EVENTS = 1000
@@ -44,33 +46,44 @@ sinks: [noop]
 """
 
 
-@contextmanager
-def large_cluster(
-    store: Store, folder: Path, flows: int = 1000, nodes: int = 400
-) -> Iterator[Sequence[str]]:
-    """Fill an initialised store with running flows, and yield their names. Each flow has four
-    journals with 1,000 events, all acked. The nodes answer until the end."""
+def nobody_answers(by_node: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
+    return dict.fromkeys(by_node, "")
+
+
+def fill(
+    store: Store, flows: int, nodes: int, answering: Answering = nobody_answers
+) -> Sequence[str]:
+    """Fill an initialised store with running flows, and return their names. Each flow has journals
+    on four nodes, with 1,000 events, all acked. ``answering`` starts what answers for the nodes."""
     groups = max(1, nodes // NODES_PER_FLOW)
     names = [f"n{number:04d}" for number in range(nodes)]
     flow_names = [f"flow-{number:04d}" for number in range(flows)]
     by_node: dict[str, list[str]] = {name: [] for name in names}
+    texts = {}
     for number, flow in enumerate(flow_names):
-        for node in names[number % groups :: groups][:NODES_PER_FLOW]:
+        group = number % groups
+        for node in names[group::groups][:NODES_PER_FLOW]:
             by_node[node].append(f"{flow}.{node}.0.light")
-    with _answering(folder, by_node) as addresses:
-        store.commit_each([_node(name, n % groups, addresses) for n, name in enumerate(names)])
-        texts = {}
-        for number, flow in enumerate(flow_names):
-            text = FLOW.format(name=flow, team=number % 10, group=number % groups)
-            texts[flow] = text
-        for _ in apply_flows(Operator(store, "bench", "", 0.0), texts):
-            pass
-        store.commit_each([_journal(name) for journals in by_node.values() for name in journals])
-        master = Master(store, "m1")
-        while master.tick() != "nothing to do":
-            pass
-        _report_running(store, names)
-        yield flow_names
+        texts[flow] = FLOW.format(name=flow, team=number % 10, group=group)
+    addresses = answering(by_node)
+    store.commit_each([_node(name, n % groups, addresses) for n, name in enumerate(names)])
+    for _ in apply_flows(Operator(store, "bench", "", 0.0), texts):
+        pass
+    store.commit_each([_journal(name) for journals in by_node.values() for name in journals])
+    master = Master(store, "m1")
+    while master.tick() != "nothing to do":
+        pass
+    _report_running(store, names)
+    return flow_names
+
+
+@contextmanager
+def large_cluster(
+    store: Store, folder: Path, flows: int = 1000, nodes: int = 400
+) -> Iterator[Sequence[str]]:
+    """As ``fill``, with nodes that answer until the end."""
+    with ExitStack() as stack:
+        yield fill(store, flows, nodes, lambda by: stack.enter_context(_answering(folder, by)))
 
 
 def _node(name: str, group: int, addresses: Mapping[str, str]) -> Sequence[Put]:

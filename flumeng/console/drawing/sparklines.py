@@ -11,7 +11,8 @@ WIDTH, HEIGHT = 120, 24
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:
     """Return an SVG of the values, oldest first; unknown ones are gaps. ``label``: what it shows,
-    for those who do not see it."""
+    for those who do not see it. Of more values than WIDTH the largest of neighbours are drawn."""
+    values = _thinned(values)
     known = [value for value in values if value is not None]
     top = max(known, default=0.0) or 1.0
     step = WIDTH / max(1, len(values) - 1)
@@ -28,3 +29,11 @@ def sparkline(values: Sequence[float | None], label: str) -> Markup:
         '<svg class="spark" role="img" aria-label="{}" viewBox="0 0 {} {}" '
         'preserveAspectRatio="none"><path d="{}"/></svg>'
     ).format(label, WIDTH, HEIGHT, " ".join(lines))
+
+
+def _thinned(values: Sequence[float | None]) -> Sequence[float | None]:
+    group = -(-len(values) // WIDTH)
+    if group <= 1:
+        return values
+    parts = (values[start : start + group] for start in range(0, len(values), group))
+    return [max((v for v in part if v is not None), default=None) for part in parts]

@@ -15,7 +15,8 @@ from flumeng.console.pages import rendering
 from flumeng.console.pictures import Picture, Since, oldest, total
 from flumeng.control.queries.causes import grouped
 
-PAGE_ROWS = 100
+FLOWS_SHOWN = 50
+NAMES_SHOWN = 10
 CAUSES_SHOWN = 5
 CAUSES_LISTED = 50
 FLOWS_NAMED = 3
@@ -114,24 +115,19 @@ def worst_first(flows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def page(request: Request) -> Response:
-    console = request.app.state.console
-    picture = console.pictures.look()
-    asked = request.query_params.get("q", "")
-    flows = [flow for flow in worst_first(picture.status["flows"]) if asked in flow["flow"]]
-    number = max(1, int(request.query_params.get("page", "1")))
+    picture = request.app.state.console.pictures.look()
+    flows = worst_first(picture.status["flows"])
     return rendering.page(
         request,
         "first.html",
         verdict=verdict(picture),
         numbers=numbers(picture),
         zones=zones(picture),
-        flows=flows[(number - 1) * PAGE_ROWS : number * PAGE_ROWS],
+        flows=flows[:FLOWS_SHOWN],
         found=len(flows),
-        asked=asked,
-        number=number,
-        pages=-(-len(flows) // PAGE_ROWS),
         causes_shown=CAUSES_SHOWN,
         causes_listed=CAUSES_LISTED,
+        names_shown=NAMES_SHOWN,
     )
 
 

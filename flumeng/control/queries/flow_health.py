@@ -9,6 +9,9 @@ from flumeng.control.queries.task_status import TaskRow
 from zkschema.records import COLLECT, DISCOVER
 
 MEND = "fix the cause; the task is retried automatically"
+UNREADABLE = "unreadable"
+"""The state of a flow whose record cannot be read."""
+REPAIR = "`flumeng schema verify` shows the fault"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ def flow_health(
 ) -> FlowHealth:
     """Return the health. ``problem``: a read error. ``idle``: all is delivered, nothing arrives.
     ``waits``: why nothing is read at this time of the day."""
+    if state == UNREADABLE:
+        return FlowHealth("unhealthy supervisor", "not readable", problem, REPAIR)
     if state == "suspended":
         return FlowHealth(state, state, "an operator paused it", "`flumeng flow resume`")
     if state != "running":

@@ -9,9 +9,10 @@ from flumeng.control.queries import fan_out
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import ReadableStore
+from flumeng.journal.log.progress_history import AGO_SECONDS
 from flumeng.journal.replication.membership import node_of
 from flumeng.journal.serving.account import Account
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnknownNameError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 
@@ -45,7 +46,7 @@ def ask_replicas(address: str) -> Mapping[str, int]:
 class JournalRow:
     """A journal; offsets are half-open. ``end``: of a closed journal; ``waits_at``: where readers
     stop, before lost events. ``node``: the primary; ``in_sync``: nodes with every confirmed event;
-    ``lags``: missing events by node."""
+    ``lags``: missing events by node. ``full_seconds``: as ``full_seconds``."""
 
     journal: str
     node: str
@@ -68,6 +69,7 @@ class JournalRow:
     in_sync: tuple[str, ...] = ()
     lags: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
+    full_seconds: float | None = None
 
 
 def journals(store: ReadableStore, ask: Ask, now: float) -> list[JournalRow]:
@@ -109,7 +111,7 @@ def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
     by_name = {row.journal: row for row in rows}
     if name not in by_name:
         hint = nearest(name, by_name) if by_name else "there are none"
-        raise UserError(f'there is no journal "{name}"; {hint}')
+        raise UnknownNameError(f'there is no journal "{name}"; {hint}')
     return by_name[name]
 
 
@@ -130,4 +132,21 @@ def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:
         waits_at=account.waits_at,
         lags=account.lags,
         problem=row.problem or account.problem,
+        full_seconds=full_seconds(account),
     )
+
+
+def full_seconds(account: Account) -> float | None:
+    """Return in how many seconds events that its flow has not acked fill a journal, at the growth
+    of the last minute; 0 when it is full. None if this is unknown, the journal is closed, or the
+    flow keeps up. Acked events do not count, since new ones take their room."""
+    if account.closed or account.max_bytes <= 0:
+        return None
+    held = account.bytes_from(account.acked)
+    if held >= account.max_bytes:
+        return 0.0
+    before = account.unacked_minute_ago
+    if before is None or account.unacked <= before:
+        return None
+    bytes_a_second = held * (account.unacked - before) / account.unacked / AGO_SECONDS
+    return (account.max_bytes - held) / bytes_a_second if bytes_a_second else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import roles
@@ -57,6 +58,23 @@ def _of_host(folder: Path) -> Iterator[tuple[str, Credentials | UserError]]:
     for site in sorted((folder / SITES).glob("*")):
         for _, credentials in credentials_in(site):
             yield f"for site {site.name}", credentials
+
+
+def described(folder: Path, now: datetime) -> list[dict[str, Any]]:
+    """Return ``role``, ``name``, ``cluster``, ``until`` (UTC) and ``days_left`` of each certificate
+    in the folder, or ``role`` and ``problem`` of an unusable one."""
+    return [
+        {"role": keystore.role, "problem": str(credentials)}
+        if isinstance(credentials, UserError)
+        else {
+            "role": keystore.role,
+            "name": credentials.identity.name,
+            "cluster": credentials.identity.cluster,
+            "until": f"{credentials.expires:%Y-%m-%d %H:%M}",
+            "days_left": round(days_left(credentials, now), 1),
+        }
+        for keystore, credentials in credentials_in(folder)
+    ]
 
 
 def days_left(credentials: Credentials, now: datetime) -> float:
