@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import time
 
 import pytest
@@ -312,3 +314,26 @@ def test_a_flow_named_new_has_its_page(cluster: Cluster) -> None:
     assert "<h1>Flow new" in cluster.page("/flows/new/")
     assert 'href="/flows/new/"' in cluster.page("/flows/new/partitions")
     assert "<h1>A new flow" in cluster.page("/flows/new", ANN)
+
+
+def test_every_link_leads_to_a_page(cluster: Cluster) -> None:
+    cluster.letters.counted = {
+        "flow": "web", "path": "/dead", "letters": 1, "replayed": 0, "files": 1, "bytes": 5,
+        "kinds": [
+            {
+                "place": "filters[0].parse", "revision": 1, "reason": "bad", "letters": 1,
+                "replayed": 0, "first": "a", "last": "b", "example": "bad",
+            }
+        ],
+        "damaged": {},
+    }  # fmt: skip
+    text = FLOW.replace("index: web", "index: web2")
+    apply_flow(Operator(cluster.store, "bob", "", NOON), text)
+    client = cluster.client()
+    pages = [client.get(f"/flows/web{part}").text for part in PARTS]
+    pages.append(client.get("/flows/web/revisions?back=1").text)
+    links = {html.unescape(link) for page in pages for link in re.findall(r'href="(/[^"]*)"', page)}
+    assert any("flow-rollback" in link for link in links)
+    links -= {link for link in links if link.startswith("/do/dead-")}  # they read the files
+    refused = {link: client.get(link).status_code for link in sorted(links)}
+    assert {link: status for link, status in refused.items() if status not in (200, 409)} == {}

@@ -178,7 +178,7 @@ def test_filters_are_tried_on_pasted_and_on_tapped_events(cluster: Cluster) -> N
     ("fields", "sentence"),
     [
         ({"work": "try", "events": "  \n"}, "no event to try"),
-        ({"work": "check", "text": "x" * (2 << 20)}, "larger than"),
+        ({"work": "check", "text": "x" * 900_000}, "larger than"),
         ({"work": "preview", "text": "flow: ["}, "line 1"),
         ({"work": "oops"}, "work: expected one of"),
     ],
@@ -220,3 +220,16 @@ def test_every_form_carries_the_proof_of_the_session(cluster: Cluster) -> None:
         forms = re.findall(r'<form method="post".*?</form>', page, re.DOTALL)
         assert forms
         assert all('name="csrf" value="proof"' in form for form in forms)
+
+
+def test_the_form_of_the_editor_leads_to_what_applies_it(cluster: Cluster) -> None:
+    text = FLOW.replace("index: web", "index: web2")
+    client = cluster.client()
+    form = {"text": text, "work": "preview", "revision_seen": "1"}
+    page = client.post("/flows/web/edit", data=form).text
+    hidden = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page))
+    shown = client.post("/do/flow-apply", data={**hidden, "text": text, "reason": "better"})
+    assert shown.status_code == 200, text_of(shown.text)
+    assert "Apply a flow" in shown.text
+    assert "better" in shown.text
+    assert audited(cluster) == [("ann", "flow apply web (revision 1)")], "only shown so far"
