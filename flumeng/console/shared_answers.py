@@ -28,9 +28,7 @@ class SharedAnswers:
         self._lock = threading.Lock()
         self._answers: OrderedDict[Hashable, tuple[Future[Any], float]] = OrderedDict()
 
-    def answer(
-        self, key: Hashable, make: Callable[[], T], keep_seconds: float = KEEP_SECONDS
-    ) -> T:
+    def answer(self, key: Hashable, make: Callable[[], T], keep_seconds: float = KEEP_SECONDS) -> T:
         """Return what ``make`` returns, or returned for the same ``key`` less than ``keep_seconds``
         ago. Waits while another thread makes it. Raises the FlumengError that ``make`` raised, and
         UnavailableError after WAIT_SECONDS of waiting."""

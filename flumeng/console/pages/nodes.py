@@ -18,8 +18,10 @@ from flumeng.control.commands.nodes import left
 from flumeng.control.queries.node_processes import processes
 from flumeng.control.queries.overview import NodeRow, nodes
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import Unreadable, Versioned
+from flumeng.control.zookeeper import Found, Unreadable, Versioned
+from flumeng.platform.errors import UnavailableError
 from zkschema import paths
+from zkschema.records import Story
 
 
 def words(row: NodeRow) -> list[str]:
@@ -67,7 +69,7 @@ def one(request: Request) -> Response:
     with console.copy.query() as cache:
         row = or_not_found(lambda: _row(cache, picture, name))
         (live,) = cache.read_each([paths.live_node(name)])
-        (log,) = cache.read_each([paths.story(name)])
+        log = _event_log(cache, name)
         ties = left(cache, name) if row.desired != "active" else None
     lines = log.value.lines if isinstance(log, Versioned) else ()
     return rendering.page(
@@ -81,7 +83,7 @@ def one(request: Request) -> Response:
         if isinstance(live, Versioned)
         else (),
         lines=lines[::-1],
-        log_problem=str(log) if isinstance(log, Unreadable) else "",
+        log_problem=str(log) if isinstance(log, Unreadable | UnavailableError) else "",
         left=ties,
         causes=[cause for cause in picture.status["causes"] if is_about(cause["what"], name)],
         silent=name in silent(picture),
@@ -103,6 +105,13 @@ def _row(cache: ReadCache, picture: Picture, name: str) -> NodeRow:
         require_node(cache, name)
         row = next(row for row in nodes(cache) if row.node == name)
     return row
+
+
+def _event_log(cache: ReadCache, name: str) -> Found[Story] | UnavailableError:
+    try:
+        return cache.read_each([paths.story(name)])[0]
+    except UnavailableError as error:
+        return error
 
 
 def is_about(sentence: str, node: str) -> bool:

@@ -23,6 +23,7 @@ from flumeng.console.pages.silence import silent
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.queries import fan_out, lag, queues
 from flumeng.control.queries.causes import Cause
+from flumeng.control.queries.flow_health import UNREADABLE
 from flumeng.control.queries.queues import ItemRow, LaneRow, QueueRow
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Unreadable
@@ -88,8 +89,8 @@ def _queue(console: Console, flow: str) -> Lanes:
 def _state(cache: ReadCache, flow: str) -> str:
     (found,) = cache.read_each([paths.flow(flow)])
     if isinstance(found, Unreadable):
-        return "unreadable"
-    return or_not_found(lambda: require_flow(cache, flow)).value.state
+        return UNREADABLE
+    return (found or or_not_found(lambda: require_flow(cache, flow))).value.state
 
 
 def page(request: Request) -> Response:

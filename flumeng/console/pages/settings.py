@@ -87,7 +87,7 @@ def page(request: Request) -> Response:
     with console.copy.query() as cache:
         (cluster,) = cache.read_each([paths.cluster()])
         (schema,) = cache.read_each([paths.schema()])
-        there = isinstance(cluster, Versioned)
+        there = isinstance(cluster, Versioned) and isinstance(schema, Versioned)
         rows, maintenance = settings.settings(cache) if there else ([], None)
         masters = _masters(cache)
         broken: list[Cause] = damaged(cache, paths.cluster, paths.schema, paths.live_master)
