@@ -12,7 +12,7 @@ from flumeng.console.console import Console
 from flumeng.console.pages import rendering
 from flumeng.console.pages.listing import (
     Keys,
-    damaged,
+    damaged_in,
     least_first,
     listing,
     most_first,
@@ -63,13 +63,11 @@ def journal_rows(console: Console) -> Sequence[JournalRow]:
 def page(request: Request) -> Response:
     console: Console = request.app.state.console
     rows = journal_rows(console)
-    with console.copy.query() as cache:
-        broken = damaged(cache, paths.journal)
     return rendering.page(
         request,
         "journals.html",
         list=listing(request, rows, words=words, keys=KEYS),
-        damaged=broken,
+        damaged=damaged_in(console, paths.journal),
         silent=silent(console.pictures.look()),
         is_unwell=is_unwell,
     )

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from flumeng.console.console import Console
 from flumeng.control.queries.causes import Cause, of_unreadable
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.platform.errors import UserError
@@ -141,6 +142,16 @@ def damaged(cache: ReadCache, *rows: Row[Any]) -> list[Cause]:
     return list(
         of_unreadable(r for r in cache.unreadable.values() if r.path.row.pattern in patterns)
     )
+
+
+def damaged_in(console: Console, *rows: Row[Any]) -> list[Cause]:
+    """Return ``damaged`` of what queries have read, which viewers share."""
+
+    def make() -> list[Cause]:
+        with console.copy.query() as cache:
+            return damaged(cache, *rows)
+
+    return console.shared.answer(("damaged", *(row.pattern for row in rows)), make)
 
 
 def or_not_found(find: Callable[[], T]) -> T:
