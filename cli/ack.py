@@ -15,7 +15,7 @@ from flumeng.control.commands import acks, unfinished_writes
 from flumeng.control.commands.lookup import expect_current
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import journals as journal_rows
-from flumeng.control.queries import offset_lookup
+from flumeng.control.queries import offset_lookup, unfinished
 from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.queries.offset_lookup import Resolved
 from flumeng.control.zookeeper import Store
@@ -108,19 +108,11 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
     """
     from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
-    rows = [
-        (commit, unfinished_writes.whereabouts(commit, exists))
-        for commit in unfinished_writes.unfinished_commits(store, flow)
-    ]
-    if as_json:
-        show_json([{**asdict(commit), **asdict(files)} for commit, files in rows])
-        return
-    show_table(
+    show_rows(
+        unfinished.commits(store, flow, exists),
         ("FLOW", "COMMIT", "FILES", "STAGED", "MISSING", "PROBLEM"),
-        (
-            (c.flow, c.name, len(c.files), len(files.staged), len(files.missing), c.problem)
-            for c, files in rows
-        ),
+        lambda c: (c.flow, c.name, len(c.files), len(c.staged), len(c.missing), c.problem),
+        as_json=as_json,
     )
 
 
@@ -135,16 +127,11 @@ def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool)
     repeats a decided batch exactly. It cannot if a partition or the target of the batch is gone:
     then the task stops until the batch is given up with `flumeng ack drop`.
     """
-    rows = unfinished_writes.decided_batches(store, flow)
-    if as_json:
-        show_json([{**asdict(batch), "events": batch.events} for batch in rows])
-        return
-    show_table(
+    show_rows(
+        unfinished.batches(store, flow),
         ("FLOW", "TASK", "BATCH", "REVISION", "EVENTS", "RANGES", "PROBLEM"),
-        (
-            (b.flow, b.task, b.number, b.revision, b.events, _ranges(b.ranges), b.problem)
-            for b in rows
-        ),
+        lambda b: (b.flow, b.task, b.number, b.revision, b.events, _ranges(b.ranges), b.problem),
+        as_json=as_json,
     )
 
 
@@ -276,23 +263,17 @@ def reset(
     if not as_json:
         _show(name, changes, resolved)
     if (changes or resolved.accepted) and not yes:
-        click.confirm(f"{_total(changes)}. Go on?", abort=True, err=True)
+        click.confirm(f"{acks.total(changes)}. Go on?", abort=True, err=True)
     if changes:
         changes = acks.reset_acks(operator, name, resolved.offsets)
     if resolved.accepted:
         acks.accept(operator, name, resolved.accepted)
     if as_json:
-        rows = [{**asdict(r), "skipped": r.skipped, "repeated": r.repeated} for r in changes]
-        show_json(
-            {
-                "flow": name,
-                "partitions": len(resolved.offsets),
-                "resets": rows,
-                "accepted": resolved.accepted,
-            }
-        )
+        show_json(acks.reset_document(name, resolved.offsets, changes, resolved.accepted))
     elif changes or resolved.accepted:
-        click.echo(f"flow {name}: {_total(changes)} (resume it with `flumeng flow resume {name}`)")
+        click.echo(
+            f"flow {name}: {acks.total(changes)} (resume it with `flumeng flow resume {name}`)"
+        )
 
 
 def _show(name: str, changes: Sequence[acks.Reset], resolved: Resolved) -> None:
@@ -306,12 +287,4 @@ def _show(name: str, changes: Sequence[acks.Reset], resolved: Resolved) -> None:
     show_table(
         ("PARTITION", "ACK", "TO", "SKIPPED", "REPEATED"),
         ((r.partition, r.before, r.after, r.skipped, r.repeated) for r in changes),
-    )
-
-
-def _total(changes: Sequence[acks.Reset]) -> str:
-    skipped, repeated = sum(r.skipped for r in changes), sum(r.repeated for r in changes)
-    return (
-        f"{count(skipped, 'event')} skipped and {repeated} repeated in "
-        f"{count(len(changes), 'partition')}"
     )

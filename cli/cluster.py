@@ -12,7 +12,7 @@ from cli.output import show_json, show_rows, show_table
 from flumeng.control.commands import settings
 from flumeng.control.commands.nodes import on_node, set_on_node
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import history, timestamps
+from flumeng.control.queries import cluster_settings, history, timestamps
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 from zkschema import records
@@ -47,12 +47,10 @@ def cluster() -> None:
 @with_store
 def show(_context: CliContext, store: Store, node: str | None, as_json: bool) -> None:
     """Show every setting, its default and its meaning, and maintenance mode."""
-    rows, maintenance = settings.settings(store)
-    if node is not None:
-        rows = on_node(store, node, rows)
     if as_json:
-        show_json({"settings": {row.key: row.value for row in rows}, "maintenance": maintenance})
+        show_json(cluster_settings.cluster_settings(store, node))
         return
+    rows, maintenance = cluster_settings.rows(store, node)
     show_table(
         ("KEY", "VALUE", "DEFAULT", "MEANING"),
         (

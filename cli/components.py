@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from cli.lazy import first_sentence
 from cli.options import json_option
-from cli.output import show_json, show_table
+from cli.output import show_json, show_rows, show_table
 from flumeng.config import registry
-from flumeng.config.component import SourceOptions
-from flumeng.config.flow import FlowSpec
-from flumeng.config.option_docs import OptionRow, documentation, nested_options, option_rows
-from flumeng.platform.errors import UserError
-from flumeng.platform.options.problems import nearest
+from flumeng.control.queries import components as queries
+from flumeng.control.queries.components import Section
 
 HEADERS = ("OPTION", "VALUE", "DEFAULT", "MEANING")
-
-
-@dataclass(frozen=True)
-class Section:
-    kind: str
-    name: str
-    package: str
-    guarantees: tuple[str, ...]
-    doc: str
-    options: tuple[OptionRow, ...]
 
 
 @click.command()
@@ -42,71 +26,19 @@ def components(name: str | None, as_json: bool) -> None:
     has options of its own, such as batch or multiline.
     """
     if name is None:
-        sections = list(_components())
-        if as_json:
-            show_json(sections)
-        else:
-            show_table(
-                ("KIND", "NAME", "PACKAGE", "GUARANTEES", "PURPOSE"),
-                (
-                    (s.kind, s.name, s.package, s.guarantees, first_sentence(s.doc))
-                    for s in sections
-                ),
-            )
-        return
-    sections = list(_named(name))
-    if not sections:
-        names = [s.name for s in (*_components(), *_flow_sections())]
-        raise UserError(
-            f'there is no source, filter, sink or option of a flow named "{name}"; '
-            f"{nearest(name, names)}"
+        show_rows(
+            queries.components(),
+            ("KIND", "NAME", "PACKAGE", "GUARANTEES", "PURPOSE"),
+            lambda s: (s.kind, s.name, s.package, s.guarantees, first_sentence(s.doc)),
+            as_json=as_json,
         )
+        return
+    sections = queries.sections(name)
     if as_json:
         show_json(sections)
         return
     for section in sections:
         _show(section)
-
-
-def _named(name: str) -> Iterator[Section]:
-    for entry in registry.all_entries():
-        if entry.name == name:
-            if fault := entry.fault():
-                raise UserError(fault)
-            yield from _sections(entry.kind, name, entry.distribution, entry.options_class())
-    for section in _flow_sections():
-        if section.name == name or section.name.startswith(f"{name}."):
-            yield section
-
-
-def _components() -> Iterator[Section]:
-    for entry in registry.all_entries():
-        if fault := entry.fault():
-            yield Section(entry.kind, entry.name, entry.distribution, (), f"BROKEN: {fault}.", ())
-        else:
-            yield _section(entry.kind, entry.name, entry.distribution, entry.options_class())
-
-
-def _flow_sections() -> Iterator[Section]:
-    yield _section("flow", "flow", registry.OWN, FlowSpec)
-    for option, cls in nested_options(FlowSpec):
-        yield from _sections("option", option, registry.OWN, cls)
-
-
-def _sections(
-    kind: str, name: str, package: str, cls: type[Any], above: tuple[type[Any], ...] = ()
-) -> Iterator[Section]:
-    """Yield the sections of a class and, by path, of nested option classes that do not recur."""
-    yield _section(kind, name, package, cls)
-    for option, nested in nested_options(cls):
-        if nested not in (cls, *above):
-            yield from _sections("option", f"{name}.{option}", package, nested, above=(cls, *above))
-
-
-def _section(kind: str, name: str, package: str, cls: type[Any]) -> Section:
-    guarantees = tuple(sorted(cls.guarantees)) if issubclass(cls, SourceOptions) else ()
-    options = tuple(option_rows(cls))
-    return Section(kind, name, package, guarantees, documentation(cls), options)
 
 
 def _show(section: Section) -> None:

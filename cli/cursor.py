@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from cli.context import CliContext, Name, with_operator, with_store
@@ -16,7 +14,7 @@ from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import cursors, lag, timestamps
 from flumeng.control.queries.acks import Positions
-from flumeng.control.queries.cursors import CursorRow
+from flumeng.control.queries.cursors import HoldingCursor
 from flumeng.control.queries.fan_out import ask_all
 from flumeng.control.queries.links import amount, span
 from flumeng.control.queries.read_cache import ReadCache
@@ -52,7 +50,7 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
     found = cursors.cursors(cache, where, accounts, context.clock())
     rows = [row for row in found if flow in (None, row.flow)]
     if as_json:
-        show_json([_document(row) for row in rows])
+        show_json([row.listed() for row in rows])
         return
     show_rows(
         rows,
@@ -96,9 +94,7 @@ def show(context: CliContext, store: Store, flow: str, name: str, as_json: bool)
     detail = cursors.detail(cache, where, accounts, context.clock(), (flow, name))
     row, broke = detail.cursor, detail.broke
     if as_json:
-        show_json(
-            {"cursor": asdict(row) if row else None, "broke": asdict(broke) if broke else None}
-        )
+        show_json(detail)
         return
     click.echo(f"cursor {name} of flow {flow}")
     if row is None:
@@ -109,7 +105,7 @@ def show(context: CliContext, store: Store, flow: str, name: str, as_json: bool)
         _show_break(broke, flow, name)
 
 
-def _show_row(row: CursorRow) -> None:
+def _show_row(row: HoldingCursor) -> None:
     lines = [("reader", row.reader or "-")]
     if row.age_seconds is not None and row.keep_seconds is not None:
         lines += [
@@ -201,9 +197,3 @@ def _asked(context: CliContext, store: Store) -> tuple[ReadCache, Positions, dic
     cache = ReadCache.of(store)
     accounts, silent = ask_all(cache, context.accounts)
     return cache, Positions(accounts, silent), lag.newest(accounts)
-
-
-def _document(row: CursorRow) -> dict[str, object]:
-    document = asdict(row)
-    del document["held"]
-    return document

@@ -18,7 +18,13 @@ from flumeng.config.flow_files import FlowFile, FlowFilesError, flow_files_of, r
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.config.guarantees import promise
 from flumeng.control.commands import preview
-from flumeng.control.commands.flows import apply_flows, delete_flow, rollback_flow, rollback_text
+from flumeng.control.commands.flows import (
+    apply_flows,
+    delete_flow,
+    deletion,
+    rollback_flow,
+    rollback_text,
+)
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.revisions import Applied, RefusedError
 from flumeng.control.queries import conditions, target_checks
@@ -269,13 +275,8 @@ def delete(
     )
     if not changed:
         click.echo(f"flow {name} is being deleted already")
-    elif discard:
-        click.echo(f"flow {name} stops now, drops events not in its sinks, and is then deleted")
     else:
-        click.echo(
-            f"flow {name}: its sources stop now, its journals are fully collected, then it is "
-            f"deleted (follow with `flumeng flow wait {name} --gone`)"
-        )
+        click.echo(deletion(name, discard=discard))
     if wait:
         left = max(0.0, until - context.monotonic())
         context.wait_for(lambda: conditions.flow_gone(store, name), left)

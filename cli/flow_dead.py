@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -17,8 +17,8 @@ from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table, warn
 from flumeng.config import parse_flow
 from flumeng.connectors.dead_letters import purging, replay_lists
-from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadLetterFile
-from flumeng.connectors.dead_letters.replay_lists import Listing, Replays, list_dead_letters
+from flumeng.connectors.dead_letters.of_flow import FlowDeadLetters
+from flumeng.connectors.dead_letters.replay_lists import Listing, list_dead_letters
 from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.connectors.dead_letters.summary import newest, summarize
 from flumeng.control.commands import derived_flows as operations
@@ -44,35 +44,8 @@ def dead() -> None:
     """
 
 
-@dataclass(frozen=True)
-class _DeadLetters:
-    of: DeadLettersOf
-    directory: DeadLetterDirectory
-    files: list[DeadLetterFile]
-    replays: Replays
-
-    @classmethod
-    def open(cls, store: Store, name: str) -> _DeadLetters:
-
-        of = operations.dead_letters_of(store, name)
-        directory = DeadLetterDirectory(of.files.location)
-        if of.files.local_path and not directory.store.exists(directory.root):
-            raise UserError(
-                f"{directory.root} is not on this host: either flow {name} has no dead letters "
-                "yet, or they are on the host that collects it: run this there"
-            )
-        replays = replay_lists.replays(directory, name, of.current.values())
-        return cls(of, directory, directory.files(), replays)
-
-    def progress(self) -> AbstractContextManager[Callable[[int], None]]:
-        return progress("reading dead letters", len(self.files))
-
-    @property
-    def unfinished(self) -> list[str]:
-        """The replay flows that have not read all of their dead letters."""
-        return sorted(
-            flow for flow, listed in self.of.current.items() if listed not in self.replays.done
-        )
+def reading(letters: FlowDeadLetters) -> AbstractContextManager[Callable[[int], None]]:
+    return progress("reading dead letters", len(letters.files))
 
 
 def with_choice(command: Callable[P, R]) -> Callable[P, R]:
@@ -118,19 +91,11 @@ def list_(
 ) -> None:
     """Count the dead letters of a flow by place, revision, and the common part of their reasons."""
 
-    letters = _DeadLetters.open(store, name)
-    with letters.progress() as tell:
+    letters = FlowDeadLetters.open(store, name)
+    with reading(letters) as tell:
         totals = summarize(letters.directory, letters.files, choice, letters.replays, tell)
     if as_json:
-        kinds = [
-            {
-                **asdict(kind),
-                "first": timestamps.utc(kind.first // 1_000_000),
-                "last": timestamps.utc(kind.last // 1_000_000),
-            }
-            for kind in totals.kinds
-        ]
-        show_json({"flow": name, "path": letters.of.files.path, **asdict(totals), "kinds": kinds})
+        show_json(letters.as_json(totals))
         return
     _warn(totals.damaged)
     show_table(
@@ -172,8 +137,8 @@ def show(
 ) -> None:
     """Show dead letters, the newest first."""
 
-    letters = _DeadLetters.open(store, name)
-    with letters.progress() as tell:
+    letters = FlowDeadLetters.open(store, name)
+    with reading(letters) as tell:
         letters_shown, damaged = newest(letters.directory, letters.files, choice, limit, tell)
     _warn(damaged)
     for text in letters_shown:
@@ -212,13 +177,13 @@ def replay(
     becomes a new dead letter. An event that one of several sinks refused goes into all of them.
     """
 
-    letters = _DeadLetters.open(store, name)
+    letters = FlowDeadLetters.open(store, name)
     operations.require_own_place(store, letters.of)
     operations.refuse_hosts(store, letters.of)
     made = own_name or free_name(store, name, "replay")
     operations.check_replay(store, letters.of, made)
     taken = replay_lists.Replays() if again else letters.replays
-    with letters.progress() as tell:
+    with reading(letters) as tell:
         listing = list_dead_letters(letters.directory, letters.files, choice, taken, tell)
     if not as_json:
         _warn(listing.damaged)
@@ -277,7 +242,7 @@ def purge(
     Nothing is deleted while a replay reads dead letters. An interrupted purge may be repeated.
     """
 
-    letters = _DeadLetters.open(store, name)
+    letters = FlowDeadLetters.open(store, name)
     operations.require_own_place(store, letters.of)
     if unfinished := letters.unfinished:
         raise ConflictError(
@@ -288,7 +253,7 @@ def purge(
         )
     replays = letters.replays
     selection = purging.Purge(choice, replays.only(replays.done) if replayed else None)
-    with letters.progress() as tell:
+    with reading(letters) as tell:
         counted = purging.count(letters.directory, letters.files, selection, tell)
     whole, parts = len(counted.whole), len(counted.parts)
     total = f"{count(counted.letters, 'dead letter')} in {count(whole + parts, 'file')}"

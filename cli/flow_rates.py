@@ -8,14 +8,11 @@ from cli.context import CliContext, Name, flow_argument, with_operator, with_sto
 from cli.options import json_option
 from cli.output import count, show_json, show_table, warn
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.settings import chokes, set_choke
-from flumeng.control.queries.counters import CounterRow
-from flumeng.control.queries.counters import counters as counter_rows
+from flumeng.control.commands.settings import parse_rate, set_choke
+from flumeng.control.queries.counters import CounterRow, flow_counters
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.queries.links import sentence
 from flumeng.control.zookeeper import Store
-from flumeng.platform.errors import UserError
-from flumeng.platform.options.quantities import size
 
 
 @click.command()
@@ -30,7 +27,7 @@ def choke(
 
     Senders are held back as by a full journal; `flow counters` shows the limits.
     """
-    changed = set_choke(operator, name, _rate(rate), node)
+    changed = set_choke(operator, name, parse_rate(rate), node)
     where = f" on node {node}" if node else ""
     click.echo(f"choke of flow {name}{where} is {rate}{'' if changed else ' already'}")
 
@@ -44,31 +41,21 @@ def counters(context: CliContext, store: Store, name: str, as_json: bool) -> Non
 
     Counted since the node's workers started. A held source accepts nothing, for the given reason.
     """
-    limits = chokes(store, name)
-    rows, silent = counter_rows(store, context.counters, name)
+    counted, silent = flow_counters(store, context.counters, name)
     for away in silent:
         warn(f"node {away} does not answer; it is not counted")
     if as_json:
-        show_json({"chokes": {node or "": rate for node, rate in limits.items()}, "sources": rows})
+        show_json(counted)
         return
-    for node, rate in limits.items():
+    for node, rate in counted.chokes.items():
         click.echo(f"choke: {rate:.0f} bytes per second on {node or 'each node'}")
     show_table(
         ("NODE", "SOURCE", "EVENTS", "BYTES", "ELSE"),
-        ((r.node, r.source, r.counters["events"], r.counters["bytes"], _else(r)) for r in rows),
+        (
+            (r.node, r.source, r.counters["events"], r.counters["bytes"], _else(r))
+            for r in counted.sources
+        ),
     )
-
-
-def _rate(text: str) -> float | None:
-    if text == "off":
-        return None
-    try:
-        return float(size(text.removesuffix("/s")))
-    except ValueError as error:
-        raise UserError(
-            f"invalid RATE {text!r}: expected a whole number of bytes per second, such as 10MB, or "
-            "off"
-        ) from error
 
 
 def _else(row: CounterRow) -> str:

@@ -27,8 +27,7 @@ def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None
     """Show how far the rollout of a flow is, and why the last one went back."""
     detail = overview.flow(store, name)
     if as_json:
-        fields = {"flow": name, "revision": detail.revision, "rollout": detail.rollout}
-        show_json({**fields, "went_back": detail.went_back})
+        show_json(detail.rollout_status)
         return
     if detail.rollout is None:
         click.echo(f"flow {name}: no rollout is under way, revision {detail.revision} is current")

@@ -14,17 +14,14 @@ from cli.lazy import exit_code
 from cli.options import given, json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json, warn
 from flumeng.control.commands.flows import StateOutcome, hand_off, set_flow_state, set_flow_states
-from flumeng.control.commands.isolated_parts import parts_there
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import conditions, overview
 from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.queries.flow_health import UNREADABLE
-from flumeng.control.queries.overview import Receiving, receiving
+from flumeng.control.queries.state_changes import changes
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
-
-RESUMED = "it starts to run now (follow with `flumeng flow wait`)"
 
 
 @dataclass(frozen=True)
@@ -86,14 +83,14 @@ def pause(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> 
     """Stop collecting; sources still write to the journals, and messages in Kafka wait there, so
     nothing is lost within their retention. Isolated parts are paused, resumed and stopped with
     their flow, or one alone by its name, such as web~errors."""
-    _set(context, store, chosen, "suspended", describe=_paused, **options)
+    _set(context, store, chosen, "suspended", **options)
 
 
 @click.command()
 @for_flows
 def resume(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> None:
     """Let paused or stopped flows run again."""
-    _set(context, store, chosen, "running", describe=lambda _kept: RESUMED, **options)
+    _set(context, store, chosen, "running", **options)
 
 
 @click.command()
@@ -101,37 +98,11 @@ def resume(context: CliContext, store: Store, chosen: Chosen, **options: Any) ->
 def stop(context: CliContext, store: Store, chosen: Chosen, **options: Any) -> None:
     """Stop the sources and collect all accepted events; the flows stay. Remaining messages in Kafka
     are read when the flow is resumed."""
-    _set(context, store, chosen, "stopped", describe=_stopped, **options)
-
-
-def _paused(kept: Receiving) -> str:
-    if not kept.origin:
-        return "collecting stops now, its sources still write to the journals"
-    if not kept.journals:
-        return f"collecting stops now, new events wait in {kept.origin}"
-    return f"collecting stops now, new events wait in the journals or in {kept.origin}"
-
-
-def _stopped(kept: Receiving) -> str:
-    if not kept.origin:
-        return "its sources stop now, its journals are fully collected"
-    if not kept.journals:
-        return f"collecting stops now, remaining events wait in {kept.origin}"
-    return (
-        f"its sources stop now, its journals are fully collected, and remaining events wait in "
-        f"{kept.origin}"
-    )
+    _set(context, store, chosen, "stopped", **options)
 
 
 def _set(
-    context: CliContext,
-    store: Store,
-    chosen: Chosen,
-    state: str,
-    *,
-    reason: str,
-    describe: Callable[[Receiving], str],
-    as_json: bool,
+    context: CliContext, store: Store, chosen: Chosen, state: str, *, reason: str, as_json: bool
 ) -> None:
     names = chosen.flows(store)
     operator = context.operator(store, reason)
@@ -142,28 +113,21 @@ def _set(
         outcomes = list(set_flow_states(operator, names, state))
     failed = [outcome for outcome in outcomes if outcome.error]
     if as_json:
-        show_json(
-            [{"flow": o.flow, "changed": o.changed, "error": str(o.error or "")} for o in outcomes]
-        )
+        show_json([outcome.document for outcome in outcomes])
     else:
-        kept = receiving(store, [outcome.flow for outcome in outcomes if outcome.changed])
+        changed_flows = [outcome.flow for outcome in outcomes if outcome.changed]
+        sentences = changes(store, changed_flows, state)
         for outcome in outcomes:
             if outcome.error:
                 warn(outcome.error)
             elif outcome.changed:
-                flow = outcome.flow
-                click.echo(f"flow {flow}: {describe(kept[flow])}{_with(store, flow)}")
+                click.echo(sentences[outcome.flow])
             else:
                 click.echo(f"flow {outcome.flow} is {state} already")
         if len(outcomes) != 1:
             click.echo(_total(outcomes))
     if failed:
         raise SystemExit(max(exit_code(outcome.error) for outcome in failed if outcome.error))
-
-
-def _with(store: Store, flow: str) -> str:
-    parts = ", ".join(parts_there(store, [flow]))
-    return f"; with its isolated parts: {parts}" if parts else ""
 
 
 def _total(outcomes: Sequence[StateOutcome]) -> str:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import click
 
 from cli.context import CliContext, flow_argument, with_operator
-from cli.flow_try import end_of, quiet_end, write
+from cli.flow_try import quiet_end, write
 from cli.output import count, warn
-from flumeng.config import FlowSpec, parse_flow
-from flumeng.connectors.kafka.source_options import KafkaSource
+from flumeng.config import parse_flow
 from flumeng.control.commands.flows import keep_tap
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
-from flumeng.platform.errors import UserError
 
 MOST_RATE = 1000
-STATEFUL = ("dedupe", "limit")
 
 
 @click.command()
@@ -68,26 +64,21 @@ def tap(
     events shown and skipped are printed at the end, on standard error.
     """
     spec = parse_flow(overview.flow(operator.store, name).text)
-    _require_journals(spec)
-    from flumeng.agent.dryrun import rendering, steps  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun import rendering  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun import tap as taps  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun.filter_tree import FilterTree  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
     from flumeng.events.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
 
-    tapped_spec = spec
-    if at is not None or where is not None:
-        if at is None and spec.branches:
-            raise UserError("--where in a flow with branches needs --at STEP")
-        tapped_spec = steps.as_far_as(spec, steps.find(spec, at or "sinks"), where)
+    tapped_spec = taps.as_tapped(spec, at, where)
     addresses = taps.servers(operator.store, name)
     render = rendering.json_lines if as_json else rendering.text_lines
     spark = LocalSpark(partial(click.echo, err=True), users_code=calls_users_code(spec))
     with quiet_end(spark):
         tree = FilterTree(tapped_spec.stages, spark, READ_SCHEMA)
         keep_tap(operator, name, at=at, where=where)
-        for warning in _partial(tapped_spec, len(addresses), taps.MOST_SERVERS):
+        for warning in taps.differences(tapped_spec, len(addresses)):
             warn(warning)
         tapped = taps.Tap(name, addresses)
         shown = 0
@@ -97,7 +88,7 @@ def tap(
                     warn(f"{output.error}: it is not read any more")
                 elif not (output.failed and at is not None):
                     events = output.batches[0].slice(0, None if limit is None else limit - shown)
-                    write(render(events, end_of(output, tapped_spec) if at is None else None))
+                    write(render(events, taps.end_of(output, tapped_spec) if at is None else None))
                     shown += events.num_rows
                 if limit is not None and shown >= limit:
                     break
@@ -105,28 +96,3 @@ def tap(
             tapped.stop()
             sampled = f"{tapped.came} received, {tapped.given} of them sampled"
             warn(f"{count(shown, 'event')} shown; {sampled}")
-
-
-def _require_journals(spec: FlowSpec) -> None:
-    for source in spec.sources:
-        if isinstance(source.options, KafkaSource):
-            topics = ", ".join(source.options.topics)
-            raise UserError(
-                f"flow {spec.flow} reads topics of Kafka, which no node of the cluster serves: "
-                f"pipe {topics} from a Kafka consumer into `flumeng flow try`"
-            )
-        if source.name == "flow":
-            raise UserError(f"flow {spec.flow} reads another flow: tap the other flow")
-
-
-def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
-    """Yield possible differences from the cluster's results, since not all events are read."""
-    if servers > most:
-        yield f"{servers} servers have events of the flow; only {most} of them are read"
-    partial = [
-        part.name for part in spec.all_filters if part.name in STATEFUL or part.options.regroups
-    ]
-    partial += ["multiline"] if spec.multiline is not None else []
-    if partial:
-        names = ", ".join(dict.fromkeys(partial))
-        yield f"{names}: sees only the sampled events, so its results differ from the flow's"

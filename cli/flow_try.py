@@ -21,8 +21,7 @@ from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.garbage_collection import no_garbage_collection
 
 if TYPE_CHECKING:
-    from flumeng.agent.dryrun.explaining import Explained, ExplainedStep, Row
-    from flumeng.agent.dryrun.filter_tree import Output
+    from flumeng.agent.dryrun.explaining import Explained
     from flumeng.agent.dryrun.local_spark import LocalSpark
     from flumeng.agent.dryrun.outcomes import Outcome
     from flumeng.agent.dryrun.received_lines import ReceivedLines
@@ -135,14 +134,6 @@ def write(content: memoryview) -> None:
         raise UnavailableError(f"cannot write the output: {error.strerror}") from error
 
 
-def end_of(output: Output, spec: FlowSpec) -> str | None:
-    """Return where the events ended: the dead letters of a filter or sink, or a branch. None at the
-    end of a flow without branches."""
-    if output.failed:
-        return f"dead letter of {output.failed}"
-    return output.branch if spec.branches else None
-
-
 def _run(
     spec: FlowSpec,
     received: ReceivedLines,
@@ -154,6 +145,7 @@ def _run(
     with no_garbage_collection():
         from flumeng.agent.dryrun import rendering, running  # noqa: PLC0415  loads pyarrow
         from flumeng.agent.dryrun.filter_tree import FilterTree  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.tap import end_of  # noqa: PLC0415  loads pyarrow
 
         tree = FilterTree(spec.stages, spark, received.schema)
     render = rendering.json_lines if as_json else rendering.text_lines
@@ -189,62 +181,21 @@ def _explain(
 
 
 def show_explained(explained: Explained, *, as_json: bool) -> None:
+    from flumeng.agent.dryrun.explaining import as_json as as_json_of  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun.explaining import outcome  # noqa: PLC0415  loads pyarrow
+
     if as_json:
-        click.echo(json.dumps(_as_json(explained), ensure_ascii=False))
+        click.echo(json.dumps(as_json_of(explained), ensure_ascii=False))
         return
     event = explained.event
-    click.echo(f"event {event['seq']}: {_value(event.get('body', ''))}")
+    body = json.dumps(event.get("body", ""), ensure_ascii=False)
+    click.echo(f"event {event['seq']}: {body}")
     for step in explained.steps:
         click.echo(f"{'  ' * (step.depth + 1)}{step.name}: {outcome(step)}")
 
 
-def outcome(step: ExplainedStep) -> str:
-    if step.lost:
-        return "makes rows that cannot be matched to an event"
-    if not step.rows:
-        why = ", ".join(f"{name} is {_value(value)}" for name, value in step.why.items())
-        did = "not taken" if step.branch else "dropped"
-        return f"{did}: {why}" if why else did
-    if step.branch:
-        return "taken"
-    effects = [", ".join(_changes(step.before, row)) or "kept" for row in step.rows]
-    if len(effects) == 1:
-        return effects[0]
-    return f"made {len(effects)} rows: " + "; ".join(effects)
-
-
-def _changes(before: Row, after: Row) -> Iterator[str]:
-    for name, value in after.items():
-        if name not in before:
-            yield f"+{name}={_value(value)}"
-        elif name == "attrs" and isinstance(value, dict):
-            for key, attribute in value.items():
-                if before["attrs"].get(key) != attribute:
-                    yield f"+attrs.{key}={_value(attribute)}"
-        elif value != before[name]:
-            yield f"{name}={_value(value)} (was {_value(before[name])})"
-    gone = [name for name in before if name not in after]
-    if gone:
-        yield f"-{' -'.join(gone)}"
-
-
 def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _as_json(explained: Explained) -> dict[str, Any]:
-    steps = [
-        {
-            "step": step.name,
-            "depth": step.depth,
-            "dropped": not step.rows and not step.lost,
-            "lost": step.lost,
-            "rows": step.rows,
-            "why": step.why,
-        }
-        for step in explained.steps
-    ]
-    return {"event": explained.event, "steps": steps}
 
 
 @click.command()

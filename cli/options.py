@@ -101,6 +101,13 @@ metrics_option = click.option(
     help="Serve /metrics for Prometheus, /healthz and /readyz there, without authentication.",
 )
 
+console_option = click.option(
+    "--console",
+    type=Address(),
+    metavar="HOST:PORT",
+    help="Serve the web console there too, as `flumeng console` does.",
+)
+
 
 def given(texts: Sequence[str], noun: str) -> dict[str, str]:
     """Parse ``KEY=VALUE`` words. Raises ``UserError`` with the noun for other words."""

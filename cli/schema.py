@@ -23,14 +23,13 @@ from flumeng.control.commands.cluster import (
     repairs,
     verify_cluster,
 )
-from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster, set_access
+from flumeng.control.queries import schema as queries
 from flumeng.control.zookeeper import Store, tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import process
 from zkschema import table
-from zkschema.migrations import Migration
 
 MEMBERS_SHOWN = 20
 EXPORT_CHARACTERS = 256 * 1024 * 1024
@@ -45,23 +44,14 @@ def schema() -> None:
 @json_option
 def show(as_json: bool) -> None:
     """Show every kind of znode that this flumeng knows; needs no ZooKeeper."""
-    rows = [
-        {
-            "znode": row.pattern,
-            "record": row.record.__name__ if row.record else None,
-            "lifetime": row.lifetime,
-            "writer": row.writer,
-            "size_bytes": row.size_bytes,
-            "since": row.since,
-            "doc": row.doc,
-        }
-        for row in table.ROWS
-    ]
+    known = queries.znodes()
     if as_json:
-        show_json({"version": table.VERSION, "znodes": rows})
+        show_json(known)
         return
-    shown = ("znode", "record", "lifetime", "writer", "doc")
-    show_table([name.upper() for name in shown], ([row[name] for name in shown] for row in rows))
+    show_table(
+        ("ZNODE", "RECORD", "LIFETIME", "WRITER", "DOC"),
+        ((row.znode, row.record, row.lifetime, row.writer, row.doc) for row in known.znodes),
+    )
 
 
 @schema.command()
@@ -178,30 +168,26 @@ def migrate(
     pending = pending_migrations(store)
     if finish:
         for migration in pending:
-            step = _step(migration)
+            step = queries.step(migration)
             if not yes:
                 question = f"{step}. Older flumengs cannot use it then. Go on?"
                 click.confirm(question, abort=True, err=True)
             count = migrate_cluster(context.operator(store, reason), migration)
             click.echo(f"{step} ({count} znodes)", err=as_json)
         pending = []
-    older = [process for process in live_processes(store) if process.schema < table.VERSION]
     if as_json:
-        version = tree.require(store).version
-        show_json({"version": version, "pending": [*map(_step, pending)], "older": older})
-    elif not pending:
+        show_json(queries.migrations(store))
+        return
+    older = queries.older_processes(store)
+    if not pending:
         click.echo(f"the cluster has schema version {table.VERSION}: nothing is left to do")
     else:
         for migration in pending:
-            click.echo(f"pending: {_step(migration)}")
+            click.echo(f"pending: {queries.step(migration)}")
         for process in older:
             click.echo(f"cannot use it: {process}")
         first = "upgrade and restart these, and then" if older else "no older process is live:"
         click.echo(f"{first} `flumeng schema migrate --finish`")
-
-
-def _step(migration: Migration) -> str:
-    return f"{migration.before} -> {migration.before + 1}: {migration.doc}"
 
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:

@@ -16,6 +16,7 @@ from cli.output import count, show_json, show_table
 from flumeng.control.commands import site_failover, sites
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.site_failover import Verb
+from flumeng.control.queries import known_sites
 from flumeng.control.queries.timestamps import utc
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
@@ -107,9 +108,9 @@ def add(
 @with_store
 def list_(_context: CliContext, store: Store, as_json: bool) -> None:
     """List the other sites, and the flows here that read them."""
-    here, rows = sites.sites(store)
+    known = known_sites.known_sites(store)
     if as_json:
-        show_json({"here": here or None, "sites": [asdict(row) for row in rows]})
+        show_json(known)
         return
     show_table(
         ("SITE", "GATEWAYS", "AUTHORITY", "READ BY", "FAILOVER"),
@@ -121,9 +122,10 @@ def list_(_context: CliContext, store: Store, as_json: bool) -> None:
                 row.readers,
                 utc(row.failover) if row.failover else "",
             )
-            for row in rows
+            for row in known.sites
         ),
     )
+    here = known.here
     click.echo(f"this cluster is the site {here}" if here else "this cluster has no name")
 
 
@@ -133,8 +135,7 @@ def list_(_context: CliContext, store: Store, as_json: bool) -> None:
 @with_store
 def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one site."""
-    sites.require_site(store, name)
-    row = next(row for row in sites.sites(store)[1] if row.site == name)
+    row = known_sites.site(store, name)
     if as_json:
         show_json(row)
         return

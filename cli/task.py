@@ -94,7 +94,7 @@ def restart(
         return
     change = restart_task(operator, key)
     if as_json:
-        show_json({"task": key, "node": change.after.node, "epoch": change.after.epoch})
+        show_json(change.restarted)
     else:
         click.echo(
             f"task {key} starts again on {change.after.node} under epoch {change.after.epoch} "

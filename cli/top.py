@@ -18,7 +18,7 @@ from cli.context import CliContext, with_store
 from cli.options import json_option
 from cli.output import show_json, show_table
 from cli.top_screen import Seen, View, headline, picture, pressed, tables
-from flumeng.control.queries import health, overview
+from flumeng.control.queries import flow_rates, health, overview
 from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import Rates, rates_of
 from flumeng.control.queries.flow_rates import RateMeter
@@ -55,8 +55,7 @@ def top(context: CliContext, store: Store, as_json: bool) -> None:
     meter = RateMeter()
     if as_json:
         seen = read_cluster(context, store, meter, View())
-        rates = {flow: dataclasses.asdict(rate) for flow, rate in seen.rates.items()}
-        show_json({**seen.status, "node_rows": list(seen.nodes), "rates": rates})
+        show_json(flow_rates.top(seen.status, seen.nodes, seen.rates))
     elif not (sys.stdout.isatty() and sys.stdin.isatty()):
         seen = read_cluster(context, store, meter, View())
         click.echo(headline(seen.status))

@@ -772,10 +772,16 @@ class PushEntry(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Record):
+    """One change. ``request``: the digest of the request with a key that asked for it; the entry's
+    name then ends with the key's digest. ``answer``: the JSON of what was answered, in the last
+    entry of the request."""
+
     who: str
     command: str
     reason: str
     time: float
+    request: str | None = None
+    answer: str | None = None
 
     def name(self, suffix: str) -> str:
         """The name of its znode; names sort by time."""

@@ -61,12 +61,13 @@ def parts_of(text: str) -> dict[str, str]:
     return {part.flow: made for part, made in _read(text)[3].items()}
 
 
-def check_flow(text: str) -> FlowSpec:
+def check_flow(text: str, *, keep: bool = True) -> FlowSpec:
     """Parse and fully check a new flow, with expressions, columns of filters and sinks, and the
     time-outs of senders. Raises ``SpecError`` with all problems. Columns from another flow are
-    checked in the composed flow, see ``flumeng.config.chain``, and by ``check_behind``."""
+    checked in the composed flow, see ``flumeng.config.chain``, and by ``check_behind``. ``keep``:
+    cache it; False for texts that are still being written."""
     try:
-        written, spec, lines, parts = _read(text)
+        written, spec, lines, parts = _read(text) if keep else _read.__wrapped__(text)
     except SpecError as error:
         decoder = _decoded(document.compose(text))[0]
         late = _of_columns(readable_flow(decoder), decoder.lines)

@@ -53,6 +53,9 @@ class History:
                 series.add(None)
             series.add(value)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._series
+
     def of(self, name: str) -> list[float | None]:
         series = self._series.get(name)
         return series.values if series else []

@@ -106,11 +106,19 @@ class Pictures:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def end(self) -> None:
+        """Let no further picture be taken; ``newer_than`` returns at once."""
         self._stopping = True
         self._wake.set()
         with self._new:
             self._new.notify_all()
+
+    def stop(self) -> None:
+        self.end()
         if self._thread.is_alive():
             self._thread.join(10.0)
 

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot.reader import WATCHED
-from flumeng.control.zookeeper import Found, Store
+from flumeng.control.zookeeper import Found, Path, Store, Unreadable
+from zkschema import paths
 from zkschema.records import Record
 from zkschema.table import ZPath
 
@@ -23,14 +24,15 @@ R = TypeVar("R", bound=Record)
 
 MOST_CHANGES = 10_000
 """A query that began more changes ago adds nothing to the copy."""
-TOPS = tuple(f"{top}/" for top in WATCHED)
-FOLDERS = frozenset(str(top) for top in WATCHED if top.row.record is None)
+TOPS: tuple[Path, ...] = (paths.schema(), *WATCHED)
+PREFIXES = tuple(f"{top}/" for top in TOPS)
+FOLDERS = frozenset(str(top) for top in TOPS if top.row.record is None)
 """An event that names one of these comes after a lost connection: all may have changed."""
 
 
 class Cache(ReadCache):
     """What one query reads. Begins with the copy; ``change`` is the number of the copy's last
-    change then."""
+    change then. ``unreadable``: only of what this query reads."""
 
     def __init__(self, store: Store, change: int) -> None:
         super().__init__(store)
@@ -41,6 +43,9 @@ class Cache(ReadCache):
         before = len(self.znodes)
         found = super().read_each(znodes)
         self.reads += len(self.znodes) - before
+        for path, record in zip(znodes, found, strict=True):
+            if isinstance(record, Unreadable):
+                self.unreadable[str(path)] = record
         return found
 
 
@@ -57,7 +62,7 @@ class WatchedCopy:
         self._change = 0
         self.reads = 0
         store.on_session(lambda _alive: self._events.put(""))
-        for top in WATCHED:
+        for top in TOPS:
             store.watch(top, self._events.put)
 
     @property
@@ -77,7 +82,6 @@ class WatchedCopy:
             for seen in (self._last, self._watched) if away else (self._watched,):
                 cache.znodes.update(seen.znodes)
                 cache.folders.update(seen.folders)
-                cache.unreadable.update(seen.unreadable)
         cache.require()
         yield cache
         with self._lock:
@@ -96,12 +100,10 @@ class WatchedCopy:
             return
         watched = self._watched
         for key in cache.znodes.keys() - watched.znodes.keys():
-            if f"{key}/".startswith(TOPS) and key not in changed:
+            if f"{key}/".startswith(PREFIXES) and key not in changed:
                 watched.znodes[key] = cache.znodes[key]
-                if key in cache.unreadable:
-                    watched.unreadable[key] = cache.unreadable[key]
         for key in cache.folders.keys() - watched.folders.keys():
-            if f"{key}/".startswith(TOPS) and not any(_parent(path) == key for path in changed):
+            if f"{key}/".startswith(PREFIXES) and not any(_parent(path) == key for path in changed):
                 watched.folders[key] = cache.folders[key]
 
     def _drop_changed(self) -> None:
@@ -117,7 +119,6 @@ class WatchedCopy:
                 self._watched = ReadCache(self._store)
             self._changes.append((self._change, path))
             self._watched.znodes.pop(path, None)
-            self._watched.unreadable.pop(path, None)
             self._watched.folders.pop(path, None)
             self._watched.folders.pop(_parent(path), None)
 

@@ -12,6 +12,10 @@ class UserError(FlumengError):
     """The input is wrong: its author must change it."""
 
 
+class UnknownNameError(UserError):
+    """The input names something that does not exist."""
+
+
 class NotAllowedError(UserError):
     """A node, or its policy file, denies this identity the call; a retry cannot succeed."""
 

@@ -155,6 +155,57 @@ def _steps(event: Row, seq: int, stages: Mapping[int, _Stage]) -> Iterator[Expla
             )
 
 
+def outcome(step: ExplainedStep) -> str:
+    """Return the effect of a step in words."""
+    if step.lost:
+        return "makes rows that cannot be matched to an event"
+    if not step.rows:
+        why = ", ".join(f"{name} is {_value(value)}" for name, value in step.why.items())
+        did = "not taken" if step.branch else "dropped"
+        return f"{did}: {why}" if why else did
+    if step.branch:
+        return "taken"
+    effects = [", ".join(_changes(step.before, row)) or "kept" for row in step.rows]
+    if len(effects) == 1:
+        return effects[0]
+    return f"made {len(effects)} rows: " + "; ".join(effects)
+
+
+def _changes(before: Row, after: Row) -> Iterator[str]:
+    for name, value in after.items():
+        if name not in before:
+            yield f"+{name}={_value(value)}"
+        elif name == "attrs" and isinstance(value, dict):
+            for key, attribute in value.items():
+                if before["attrs"].get(key) != attribute:
+                    yield f"+attrs.{key}={_value(attribute)}"
+        elif value != before[name]:
+            yield f"{name}={_value(value)} (was {_value(before[name])})"
+    gone = [name for name in before if name not in after]
+    if gone:
+        yield f"-{' -'.join(gone)}"
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def as_json(explained: Explained) -> dict[str, Any]:
+    """Return the trace as ``flow try --explain --json`` prints it."""
+    steps = [
+        {
+            "step": step.name,
+            "depth": step.depth,
+            "dropped": not step.rows and not step.lost,
+            "lost": step.lost,
+            "rows": step.rows,
+            "why": step.why,
+        }
+        for step in explained.steps
+    ]
+    return {"event": explained.event, "steps": steps}
+
+
 def shown_filter(part: Component[FilterOptions]) -> str:
     when = f" when {json.dumps(part.when)}" if part.when else ""
     return f"{summary(part)}{when}{'' if part.on_error == KEEP else f' on_error {part.on_error}'}"

@@ -13,11 +13,14 @@ from queue import Empty, Full, Queue
 
 import pyarrow as pa
 
+from flumeng.agent.dryrun import steps
 from flumeng.agent.dryrun.filter_tree import FilterTree, Output
 from flumeng.agent.dryrun.running import joined
+from flumeng.config import FlowSpec
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.journals.addresses import Addresses
-from flumeng.control.zookeeper import Store
+from flumeng.connectors.kafka.source_options import KafkaSource
+from flumeng.control.zookeeper import ReadableStore
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError, NotServedError, TapsBusyError
@@ -35,7 +38,50 @@ WAITING = 2
 STOP_SECONDS = 0.2
 
 
-def servers(store: Store, flow: str) -> list[str]:
+STATEFUL = ("dedupe", "limit")
+
+
+def as_tapped(spec: FlowSpec, at: str | None, where: str | None) -> FlowSpec:
+    """Return the flow cut after the step ``at``, with ``where`` as its last filter. Raises
+    UserError when the step is unknown, or no node serves the events of the flow."""
+    for source in spec.sources:
+        if isinstance(source.options, KafkaSource):
+            topics = ", ".join(source.options.topics)
+            raise UserError(
+                f"flow {spec.flow} reads topics of Kafka, which no node of the cluster serves: "
+                f"pipe {topics} from a Kafka consumer into `flumeng flow try`"
+            )
+        if source.name == "flow":
+            raise UserError(f"flow {spec.flow} reads another flow: tap the other flow")
+    if at is None and where is None:
+        return spec
+    if at is None and spec.branches:
+        raise UserError("--where in a flow with branches needs --at STEP")
+    return steps.as_far_as(spec, steps.find(spec, at or "sinks"), where)
+
+
+def differences(spec: FlowSpec, servers: int) -> Iterator[str]:
+    """Yield possible differences from the cluster's results, since not all events are read."""
+    if servers > MOST_SERVERS:
+        yield f"{servers} servers have events of the flow; only {MOST_SERVERS} of them are read"
+    partial = [
+        part.name for part in spec.all_filters if part.name in STATEFUL or part.options.regroups
+    ]
+    partial += ["multiline"] if spec.multiline is not None else []
+    if partial:
+        names = ", ".join(dict.fromkeys(partial))
+        yield f"{names}: sees only the sampled events, so its results differ from the flow's"
+
+
+def end_of(output: Output, spec: FlowSpec) -> str | None:
+    """Return where the events ended: the dead letters of a filter or sink, or a branch. None at the
+    end of a flow without branches."""
+    if output.failed:
+        return f"dead letter of {output.failed}"
+    return output.branch if spec.branches else None
+
+
+def servers(store: ReadableStore, flow: str) -> list[str]:
     """Return the addresses that serve the flow's journals. Raises UserError when there are none."""
     journals = [name for name in store.children(paths.journals()) if flow_of(name) == flow]
     addresses = Addresses(store)

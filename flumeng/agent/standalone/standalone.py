@@ -245,11 +245,17 @@ class Standalone:
 
 
 def run(
-    data: Path, *, zk_port: int = 0, flows: Sequence[str] = (), metrics: str = "127.0.0.1:0"
+    data: Path,
+    *,
+    zk_port: int = 0,
+    flows: Sequence[str] = (),
+    metrics: str = "127.0.0.1:0",
+    beside: Callable[[str], Mapping[str, str]] = lambda _hosts: {},
 ) -> None:
     """Run until SIGTERM or SIGINT. ``flows``: texts of flow files to apply. Prints ``ready zk=...
     metrics=...`` when every flow runs, or when ``flows`` run and other flows have failed or taken
-    OTHERS_SECONDS. Raises UserError for Java, a port, the directory or one of ``flows``."""
+    OTHERS_SECONDS. ``beside`` gets the address of ZooKeeper once it answers, and returns what else
+    is printed. Raises UserError for Java, a port, the directory or one of ``flows``."""
     processes.forbid_core_dumps()
     given = [check_flow(text).flow for text in flows]
     standalone = Standalone(data.absolute(), zk_port)
@@ -261,13 +267,15 @@ def run(
     endpoint = Endpoint(metrics, instruments)
     try:
         store = standalone.start()
+        more = {"metrics": endpoint.url, **beside(standalone.hosts)}
         for text in flows:
             apply_flow(
                 Operator(store, author=_author(), reason="standalone --flow", now=time.time()), text
             )
         standalone.wait_running(store, given)
         store.close()
-        print(f"ready zk={standalone.hosts} metrics={endpoint.url}", flush=True)
+        said = " ".join(f"{what}={url}" for what, url in more.items())
+        print(f"ready zk={standalone.hosts} {said}", flush=True)
         standalone.supervise()
     finally:
         standalone.stop()

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypedDict
 
 from starlette.responses import JSONResponse
 
+from flumeng.console.api.read import BadParametersError
+from flumeng.console.who.refusals import (
+    LogInError,
+    LongHeadersError,
+    MisdirectedError,
+    TooLargeError,
+    TooManyError,
+    TooSlowError,
+)
 from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
@@ -14,18 +23,44 @@ from flumeng.platform.errors import (
     ForbiddenError,
     NotAllowedError,
     UnavailableError,
+    UnknownNameError,
     UserError,
 )
 
 STATUSES: tuple[tuple[type[FlumengError], HTTPStatus], ...] = (
+    (LogInError, HTTPStatus.UNAUTHORIZED),
+    (MisdirectedError, HTTPStatus.MISDIRECTED_REQUEST),
+    (TooManyError, HTTPStatus.TOO_MANY_REQUESTS),
+    (TooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (TooSlowError, HTTPStatus.REQUEST_TIMEOUT),
+    (LongHeadersError, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     (NotAllowedError, HTTPStatus.FORBIDDEN),
     (ForbiddenError, HTTPStatus.FORBIDDEN),
+    (UnknownNameError, HTTPStatus.NOT_FOUND),
+    (BadParametersError, HTTPStatus.BAD_REQUEST),
     (UserError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ConflictError, HTTPStatus.CONFLICT),
     (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
     (CorruptError, HTTPStatus.INTERNAL_SERVER_ERROR),
 )
 """The first that an error is an instance of."""
+RETRY_SECONDS = 5
+"""When to ask again for what cannot be answered now."""
+
+
+class _Needed(TypedDict):
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class Failure(_Needed, total=False):
+    """An error, see RFC 9457. ``problems``: a sentence for each parameter that cannot be read.
+    ``zookeeper_away_since``: seconds since the epoch."""
+
+    problems: list[str]
+    zookeeper_away_since: float
 
 
 def status_of(error: FlumengError) -> HTTPStatus:
@@ -40,5 +75,16 @@ def problem(status: HTTPStatus, detail: str, **more: Any) -> JSONResponse:
     return JSONResponse(
         {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail, **more},
         status,
+        {"retry-after": str(RETRY_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else None,
         media_type="application/problem+json",
     )
+
+
+def problem_of(error: FlumengError, away_since: float | None = None) -> JSONResponse:
+    """Return the answer for an error of flumeng. ``away_since``: when ZooKeeper went away."""
+    more: dict[str, Any] = {}
+    if isinstance(error, BadParametersError):
+        more["problems"] = error.problems
+    if away_since is not None:
+        more["zookeeper_away_since"] = away_since
+    return problem(status_of(error), str(error), **more)

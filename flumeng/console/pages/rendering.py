@@ -62,6 +62,11 @@ def page(
     return HTMLResponse(html, status)
 
 
+def bare(template: str, status: HTTPStatus, **values: Any) -> Response:
+    """Return a page that shows nothing of the cluster, for those who may not look."""
+    return HTMLResponse(_environment().get_template(template).render(**values), status)
+
+
 def utc(time: float) -> Markup:
     """Return a moment as an element that scripts show in the reader's own time zone."""
     shown = timestamps.utc(time)

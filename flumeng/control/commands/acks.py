@@ -3,8 +3,9 @@ transaction, so that an owner with an older epoch is fenced at its next write.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.lookup import found_by_name, refuse_deleted, require_flow
@@ -30,7 +31,7 @@ from flumeng.control.zookeeper import (
     Write,
 )
 from flumeng.control.zookeeper.transaction import portions, singly
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UnknownNameError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
@@ -209,6 +210,23 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
     return tuple(move.reset for move in moves)
 
 
+def reset_document(
+    flow: str, offsets: Mapping[str, int], changes: Sequence[Reset], accepted: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the JSON of `flow reset`."""
+    rows = [{**asdict(r), "skipped": r.skipped, "repeated": r.repeated} for r in changes]
+    return {"flow": flow, "partitions": len(offsets), "resets": rows, "accepted": {**accepted}}
+
+
+def total(changes: Sequence[Reset]) -> str:
+    """Return how many events are skipped and repeated, as text."""
+    skipped, repeated = sum(r.skipped for r in changes), sum(r.repeated for r in changes)
+    return (
+        f"{skipped} event{'' if skipped == 1 else 's'} skipped and {repeated} repeated in "
+        f"{len(changes)} partition{'' if len(changes) == 1 else 's'}"
+    )
+
+
 def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
     """Let the discovery task read held-back partitions; ``to``: the start of each."""
     record = operator.store.read(paths.partitions(flow))
@@ -250,7 +268,7 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
         if name not in registered:
             existing = partitions.of_flows(store, [flow])[flow]
             hint = nearest(name, existing) if existing else "it has no partitions"
-            raise UserError(f'flow {flow} has no partition "{name}"; {hint}')
+            raise UnknownNameError(f'flow {flow} has no partition "{name}"; {hint}')
     moves = []
     acks = found_by_name(store, lambda name: partitions.ack_path(flow, name), names)
     for name, ack in acks.items():
@@ -281,7 +299,7 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
         raise UserError(f"{CURSOR_MAIN} is the flow's own cursor: it is deleted with the flow")
     if cursor not in cursors:
         hint = nearest(cursor, cursors) if cursors else "it has no other readers"
-        raise UserError(f'flow {flow} has no cursor "{cursor}"; {hint}')
+        raise UnknownNameError(f'flow {flow} has no cursor "{cursor}"; {hint}')
     lease = store.read(paths.lease(flow, cursor))
     if lease is None and store.exists(paths.flow(cursor)):
         raise UserError(f"the cursor belongs to flow {cursor}: `flumeng flow delete {cursor}`")

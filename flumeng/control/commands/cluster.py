@@ -19,6 +19,7 @@ from flumeng.control.zookeeper import (
     WIRE_LIMIT_BYTES,
     Expected,
     Put,
+    ReadableStore,
     Remove,
     Store,
     Version,
@@ -195,7 +196,7 @@ def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
     return znodes
 
 
-def pending_migrations(store: Store) -> list[Migration]:
+def pending_migrations(store: ReadableStore) -> list[Migration]:
     """Return the migrations to ``table.VERSION`` in order. Raises ``UserError`` for no path."""
     try:
         return migrations.path_to(_schema(store).value.version, table.VERSION)
@@ -269,7 +270,7 @@ def _write(change: Set | Delete, expect: Expected) -> Write:
     return Remove(path, expect) if isinstance(change, Delete) else Put(path, value, expect)
 
 
-def _schema(store: Store) -> Versioned[Schema]:
+def _schema(store: ReadableStore) -> Versioned[Schema]:
     schema = store.read(paths.schema())
     if schema is None:
         raise UserError(NO_CLUSTER)

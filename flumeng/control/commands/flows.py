@@ -145,6 +145,11 @@ class StateOutcome:
     changed: bool
     error: FlumengError | None = None
 
+    @property
+    def document(self) -> dict[str, str | bool]:
+        """The JSON of the command."""
+        return {"flow": self.flow, "changed": self.changed, "error": str(self.error or "")}
+
 
 def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Iterator[StateOutcome]:
     """Set the states of flows in shared transactions; one flow's failure affects no other."""
@@ -213,6 +218,16 @@ def delete_flow(
     ]
     operator.commit(writes, command)
     return True
+
+
+def deletion(flow: str, *, discard: bool) -> str:
+    """Return a sentence on what happens to a flow that is deleted now."""
+    if discard:
+        return f"flow {flow} stops now, drops events not in its sinks, and is then deleted"
+    return (
+        f"flow {flow}: its sources stop now, its journals are fully collected, then it is "
+        f"deleted (follow with `flumeng flow wait {flow} --gone`)"
+    )
 
 
 def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from flumeng.control.zookeeper import Found, Path, ReadableStore, Versioned, tree
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UnknownNameError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.records import Record
@@ -55,7 +55,8 @@ def _require(
     names = store.children(folder)
     record = store.read(row(name)) if name in names else None
     if record is None:
-        raise UserError(f'there is no {kind} "{name}"; {nearest(name, names) if names else none}')
+        hint = nearest(name, names) if names else none
+        raise UnknownNameError(f'there is no {kind} "{name}"; {hint}')
     return record
 
 
@@ -66,7 +67,7 @@ def require_revision(store: ReadableStore, flow: str, number: int) -> records.Re
         kept = kept_revisions(store, flow)
         those = f"those from {kept[0]} to {kept[-1]} are" if kept else "none is"
         hint = "" if kept else ": see `flumeng schema verify`"
-        raise UserError(f"flow {flow} has no revision {number}: {those} kept{hint}")
+        raise UnknownNameError(f"flow {flow} has no revision {number}: {those} kept{hint}")
     return revision.value
 
 

@@ -197,7 +197,7 @@ def absent(node: str) -> list[Write]:
     return [Put(paths.live_node(node), placeholder, ABSENT), Remove(paths.live_node(node), ANY)]
 
 
-def on_node(store: Store, node: str, rows: list[SettingRow]) -> list[SettingRow]:
+def on_node(store: ReadableStore, node: str, rows: list[SettingRow]) -> list[SettingRow]:
     """Return the cluster's settings, with those that the node overrides."""
     own = require_node(store, node).value.spark
     return [replace(row, value=own.get(row.key.removeprefix(SPARK), row.value)) for row in rows]

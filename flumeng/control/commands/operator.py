@@ -28,18 +28,33 @@ LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
+class Request:
+    """A request that may be repeated: digests of its ``key`` and its ``body``. ``answer``: JSON,
+    given with its last transaction."""
+
+    key: str
+    body: str
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
 class Operator:
     """The author of a change. ``now``: seconds since the epoch, for display only.
-    ``settle_seconds``: how long to look for the entry of a change without a reply."""
+    ``settle_seconds``: how long to look for the entry of a change without a reply. ``request``: its
+    digests and answer are kept in the entry."""
 
     store: Store
     author: str
     reason: str
     now: float
     settle_seconds: float = 8.0
+    request: Request | None = None
 
     def entry(self, command: str) -> records.Audit:
-        return records.Audit(who=self.author, command=command, reason=self.reason, time=self.now)
+        entry = records.Audit(who=self.author, command=command, reason=self.reason, time=self.now)
+        if self.request is None:
+            return entry
+        return replace(entry, request=self.request.body, answer=self.request.answer)
 
     def commit(self, writes: Sequence[Write], command: str) -> None:
         """Commit ``writes`` with an audit entry, which shows the outcome after a lost reply. Raises
@@ -50,7 +65,7 @@ class Operator:
             raise UnavailableError(
                 "no connection to ZooKeeper now: the change was not sent; repeat the command"
             )
-        own = audit_entry(self.entry(command))
+        own = audit_entry(self.entry(command), self.request.key if self.request else "")
         try:
             self.store.commit([*writes, own])
         except ForbiddenError:
@@ -112,7 +127,8 @@ def trim_audit(store: Store) -> None:
             raise refused
 
 
-def audit_entry(entry: records.Audit) -> Put:
-    """Return the write of an entry, under a unique name that sorts by time."""
+def audit_entry(entry: records.Audit, key: str = "") -> Put:
+    """Return the write of an entry, under a unique name that sorts by time and ends with ``key``, if
+    it is given."""
     short = replace(entry, command=textwrap.shorten(entry.command, COMMAND_CHARACTERS))
-    return Put(paths.audit(entry.name(uuid.uuid4().hex[:8])), short, ABSENT)
+    return Put(paths.audit(entry.name(key or uuid.uuid4().hex[:8])), short, ABSENT)

@@ -23,7 +23,7 @@ from flumeng.control.zookeeper import (
     tree,
 )
 from flumeng.journal.replication.membership import Membership, node_of
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UnknownNameError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 from zkschema.records import REPLICA, Journal
@@ -183,7 +183,7 @@ def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Versio
     (journal,) = store.read_each([paths.journal(name)]) if name in names else (None,)
     if journal is None:
         hint = nearest(name, names) if names else "there are none"
-        raise UserError(f'there is no journal "{name}"; {hint}')
+        raise UnknownNameError(f'there is no journal "{name}"; {hint}')
     if isinstance(journal, Unreadable):
         raise journal.error
     if not journal.value.lineage:

@@ -10,9 +10,10 @@ from flumeng.config import spark
 from flumeng.control.commands.lookup import refuse_deleted, require_flow, require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Store, Versioned, Write, tree
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UnknownNameError, UserError
 from flumeng.platform.options.option import described
 from flumeng.platform.options.problems import nearest
+from flumeng.platform.options.quantities import size
 from zkschema import paths, records
 from zkschema.records import Cluster, MaintenanceLimits
 
@@ -235,7 +236,7 @@ def unset_setting(operator: Operator, key: str) -> bool:
 def _setting(key: str) -> Setting:
     setting = SETTINGS.get(key)
     if setting is None:
-        raise UserError(f'there is no setting "{key}"; {nearest(key, SETTINGS)}')
+        raise UnknownNameError(f'there is no setting "{key}"; {nearest(key, SETTINGS)}')
     return setting
 
 
@@ -307,12 +308,25 @@ def _read(store: ReadableStore) -> Versioned[Cluster]:
     return cluster
 
 
-def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
+def chokes(store: ReadableStore, flow: str) -> Mapping[str | None, float]:
     """Return a flow's rate limits (bytes per second of a node) by node, None for all others."""
     require_flow(store, flow)
     all_chokes = _read(store).value.chokes.items()
     named = [(*key.partition("@"), rate) for key, rate in all_chokes]
     return {node or None: rate for name, _, node, rate in named if name == flow}
+
+
+def parse_rate(text: str) -> float | None:
+    """Return the bytes per second of ``10MB``; None for ``off``. Raises ``UserError``."""
+    if text == "off":
+        return None
+    try:
+        return float(size(text.removesuffix("/s")))
+    except ValueError as error:
+        raise UserError(
+            f"invalid RATE {text!r}: expected a whole number of bytes per second, such as 10MB, or "
+            "off"
+        ) from error
 
 
 def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:

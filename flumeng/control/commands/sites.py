@@ -9,8 +9,17 @@ from dataclasses import dataclass, replace
 from flumeng.config import SpecError, parse_flow
 from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Write, tree
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.control.zookeeper import (
+    ABSENT,
+    Put,
+    ReadableStore,
+    Remove,
+    Store,
+    Versioned,
+    Write,
+    tree,
+)
+from flumeng.platform.errors import ConflictError, UnknownNameError, UserError
 from flumeng.platform.options.patterns import check_name
 from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.quantities import LINK_RATES, check_address
@@ -143,16 +152,16 @@ def remove_site(operator: Operator, name: str) -> None:
     operator.commit([Remove(paths.site(name), found.version)], f"site remove {name}")
 
 
-def require_site(store: Store, name: str) -> Versioned[Site]:
+def require_site(store: ReadableStore, name: str) -> Versioned[Site]:
     found = store.read(paths.site(name)) if name in _names(store) else None
     if found is None:
         names = _names(store)
         hint = nearest(name, names) if names else "there are no sites: `flumeng site add`"
-        raise UserError(f'there is no site "{name}"; {hint}')
+        raise UnknownNameError(f'there is no site "{name}"; {hint}')
     return found
 
 
-def sites(store: Store) -> tuple[str, list[SiteRow]]:
+def sites(store: ReadableStore) -> tuple[str, list[SiteRow]]:
     """Return this cluster's name, or "", and all other sites. Raises UnavailableError."""
     cluster, names = store.read(paths.cluster()), _names(store)
     records = store.read_many([paths.site(name) for name in names])
@@ -174,7 +183,7 @@ def sites(store: Store) -> tuple[str, list[SiteRow]]:
     return cluster.value.site if cluster else "", rows
 
 
-def readers(store: Store) -> dict[str, str]:
+def readers(store: ReadableStore) -> dict[str, str]:
     """Return the flows that read other sites, with the site that each reads."""
     flows = found_by_name(store, paths.flow, store.children(paths.flows()))
     there = {name: found for name, found in flows.items() if isinstance(found, Versioned)}
@@ -190,8 +199,8 @@ def readers(store: Store) -> dict[str, str]:
     return reading
 
 
-def _names(store: Store) -> list[str]:
-    return sorted(store.children(paths.sites())) if store.exists(paths.sites()) else []
+def _names(store: ReadableStore) -> list[str]:
+    return store.children(paths.sites())
 
 
 def _check(what: str, check: Callable[[str], None], text: str) -> None:

@@ -14,7 +14,7 @@ from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks, leaving, plan_writes
 from flumeng.control.zookeeper import Check, ReadableStore, tree
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UnknownNameError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 from zkschema.records import COLLECT, INGEST, PlannedTask
@@ -32,6 +32,11 @@ class TaskChange:
     @property
     def key(self) -> str:
         return f"{self.flow}/{self.task}"
+
+    @property
+    def restarted(self) -> dict[str, str | int | None]:
+        """The JSON of `task restart`."""
+        return {"task": self.key, "node": self.after.node, "epoch": self.after.epoch}
 
     def applied(self, snapshot: Snapshot) -> Snapshot:
         view = snapshot.flows[self.flow]
@@ -117,7 +122,7 @@ def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, Planne
     if view is None or task is None:
         keys = [f"{f.name}/{task}" for f in snapshot.flows.values() for task in f.plan.tasks]
         hint = nearest(key, keys) if keys else "nothing is planned yet"
-        raise UserError(f'there is no task "{key}"; {hint}')
+        raise UnknownNameError(f'there is no task "{key}"; {hint}')
     return view, name, task
 
 

@@ -19,7 +19,7 @@ from flumeng.control.zookeeper import (
     Version,
     Versioned,
 )
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UnknownNameError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
@@ -83,7 +83,7 @@ def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[Decided
     (intent,) = store.read_each([paths.intent(flow, task)]) if task in batches else (None,)
     if intent is None:
         hint = nearest(task, batches) if batches else "it has no decided batches"
-        raise UserError(f'flow {flow} has no decided batch of task "{task}"; {hint}')
+        raise UnknownNameError(f'flow {flow} has no decided batch of task "{task}"; {hint}')
     if batches[task].newer:
         raise ConflictError(
             f"{batches[task].problem}: collectors of that version can finish the batch, or use its "
@@ -161,7 +161,7 @@ class Whereabouts:
     missing: tuple[str, ...]
 
 
-def unfinished_commits(store: Store, flow: str | None = None) -> list[UnfinishedCommit]:
+def unfinished_commits(store: ReadableStore, flow: str | None = None) -> list[UnfinishedCommit]:
     """Return the unfinished commits of a flow (None: of all flows)."""
     if flow is not None:
         require_flow(store, flow)
@@ -190,7 +190,7 @@ def require_lost(
     (record,) = store.read_each([paths.commit(flow, name)]) if name in commits else (None,)
     if record is None:
         hint = nearest(name, commits) if commits else "it has no unfinished commit"
-        raise UserError(f'flow {flow} has no commit "{name}"; {hint}')
+        raise UnknownNameError(f'flow {flow} has no commit "{name}"; {hint}')
     commit = _unfinished(flow, name, record)
     if commit.newer:
         raise ConflictError(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from flumeng.control.commands.lookup import require_flow
+from flumeng.control.commands.settings import chokes
 from flumeng.control.queries import fan_out
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import TaskRow
@@ -91,6 +92,23 @@ class CounterRow:
     counters: Mapping[str, int]
     held_by: str
     held_seconds: float
+
+
+@dataclass(frozen=True)
+class FlowCounters:
+    """The sources of a flow. ``chokes``: limits in bytes per second by node; "" for all others."""
+
+    chokes: Mapping[str, float]
+    sources: tuple[CounterRow, ...]
+
+
+def flow_counters(
+    store: ReadableStore, ask: Ask, flow: str
+) -> tuple[FlowCounters, tuple[str, ...]]:
+    """Return a flow's limits and counters, and the nodes that did not answer."""
+    limits = chokes(store, flow)
+    rows, silent = counters(store, ask, flow)
+    return FlowCounters({node or "": rate for node, rate in limits.items()}, tuple(rows)), silent
 
 
 def counters(store: ReadableStore, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.lease_breaks import is_of_site
@@ -14,7 +14,7 @@ from flumeng.control.snapshot import leases, partitions
 from flumeng.control.snapshot.journal_registry import journals
 from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versioned
 from flumeng.journal.serving.account import Account
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnknownNameError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -59,14 +59,24 @@ class CursorRow:
     time: float | None = None
     bytes: int | None = None
     room: float | None = None
+
+
+@dataclass(frozen=True)
+class HoldingCursor(CursorRow):
+    """A cursor with the journals that it keeps."""
+
     held: tuple[HeldJournal, ...] = field(default=(), repr=False)
+
+    def listed(self) -> CursorRow:
+        """Return the row of lists, without the journals."""
+        return CursorRow(**{each.name: getattr(self, each.name) for each in fields(CursorRow)})
 
 
 @dataclass(frozen=True)
 class CursorDetail:
     """A cursor, and its last break. Either may be missing."""
 
-    cursor: CursorRow | None
+    cursor: HoldingCursor | None
     broke: Break | None
 
 
@@ -77,7 +87,7 @@ def of_sites(cache: ReadCache) -> list[Key]:
 
 def cursors(
     source: ReadableStore, where: Positions, accounts: Mapping[str, Account], now: float
-) -> list[CursorRow]:
+) -> list[HoldingCursor]:
     """Return a row per reader's cursor, without the flows' own cursors. ``now``: epoch seconds."""
     cache = ReadCache.of(source)
     flows = cache.children(paths.flows())
@@ -97,7 +107,7 @@ def rows(
     accounts: Mapping[str, Account],
     now: float,
     keys: Sequence[Key],
-) -> list[CursorRow]:
+) -> list[HoldingCursor]:
     """Return the rows of these cursors."""
     found = cache.read_each([paths.lease(*key) for key in keys])
     registered: defaultdict[str, dict[str, Journal]] = defaultdict(dict)
@@ -119,7 +129,7 @@ def rows(
         site, _, reads_as = name.partition(":") if is_of_site(name) else ("", "", "")
         shares = [each.room for each in held if each.room is not None]
         made.append(
-            CursorRow(
+            HoldingCursor(
                 flow=flow,
                 cursor=name,
                 reader=lent.reader if lent else f"flow {name}" if name in flows else "",
@@ -151,7 +161,7 @@ def detail(
     if row is None and broke is None:
         names = [row.cursor for row in known]
         hint = nearest(key[1], names) if names else "it has no other readers"
-        raise UserError(f'flow {key[0]} has no cursor "{key[1]}"; {hint}')
+        raise UnknownNameError(f'flow {key[0]} has no cursor "{key[1]}"; {hint}')
     return CursorDetail(row, broke)
 
 

@@ -13,7 +13,7 @@ from flumeng.control.queries.counters import TaskCounts
 from flumeng.control.queries.overview import NodeRow
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnknownNameError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 
@@ -60,7 +60,7 @@ def node(store: ReadableStore, where: Positions, name: str) -> NodeDetail:
     remains = left(store, name)
     row = next((row for row in overview.nodes(store) if row.node == name), None)
     if row is None:
-        raise UserError(f'there is no node "{name}" any more')
+        raise UnknownNameError(f'there is no node "{name}" any more')
     return NodeDetail(
         node=row,
         tasks=tuple(task for task in overview.tasks(store) if task.node == name),
@@ -100,5 +100,5 @@ def require_task(store: ReadableStore, key: str) -> TaskRow:
     planned = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
     if key not in planned:
         hint = nearest(key, planned) if planned else "nothing is planned yet"
-        raise UserError(f'there is no task "{key}"; {hint}')
+        raise UnknownNameError(f'there is no task "{key}"; {hint}')
     return planned[key]

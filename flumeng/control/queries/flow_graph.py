@@ -27,13 +27,17 @@ KEPT = {
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A component. ``when``: the condition for its events; ``on_error``: a filter's option."""
+    """A component. ``when``: the condition for its events; ``on_error``: a filter's option.
+    ``place``: as in messages, such as ``filters[0].parse``; ``part``: the flow that runs it, if it
+    is isolated."""
 
     id: str
     kind: NodeKind
     label: str
     when: str = ""
     on_error: str = ""
+    place: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class _Building:
         self._stages(list(self._sources()))
         if self.spec.dead_letters is None:
             return
-        letters = self._add("dead letters", summary(self.spec.dead_letters))
+        letters = self._add("dead letters", summary(self.spec.dead_letters), place="dead_letters")
         for sink in [node for node in self.nodes if node.kind == "sink"]:
             self.edges.append(GraphEdge(sink.id, letters, "refused"))
         self.edges += [GraphEdge(failing, letters, "failed") for failing in self.failing]
@@ -129,7 +133,8 @@ class _Building:
         journaled: list[str] = []
         for part in self.spec.sources:
             filtered = bool(part.options.filtered_by)
-            node = self._add("source", summary(part) + (" after filters" if filtered else ""))
+            label = summary(part) + (" after filters" if filtered else "")
+            node = self._add("source", label, place="sources")
             if part in self.spec.pinned:
                 journaled.append(node)
             else:
@@ -138,7 +143,7 @@ class _Building:
             kafka = self.spec.journal.kafka
             kept = KEPT.get(self.spec.durability, "")
             label = f"journal {kept}" if kafka is None else f"journal in {kafka.location}"
-            journal = self._add("journal", label)
+            journal = self._add("journal", label, place="sources")
             self._join(journaled, journal)
             yield journal
 
@@ -150,55 +155,71 @@ class _Building:
             if isinstance(stage, SinkStage):
                 kept = self.rates.kept if self.spec.filters else self.rates.processed
                 rate = None if names or stage.part.isolated else kept
-                self._sink(
-                    stage.part, before, rate, self._alone(stage.part, *names, stage.part.name)
-                )
+                part = self._part(stage.part, *names, stage.part.name)
+                self._sink(stage.part, before, rate, stage.place, part)
                 continue
             if isinstance(stage, FilterStage):
                 on_error = "" if stage.part.on_error == KEEP else stage.part.on_error
-                node = self._add("filter", summary(stage.part), stage.part.when or "", on_error)
+                label, when = summary(stage.part), stage.part.when or ""
+                node = self._add("filter", label, when, on_error, stage.place)
                 if stage.makes_dead_letters:
                     self.failing.append(node)
                 self._join(before, node, self.rates.processed if stage.behind is None else None)
             else:
                 other = "no other branch takes it" if stage.part.otherwise else ""
-                named = stage.part.name + self._alone(stage.part, *names)
-                node = self._add("branch", named, stage.part.when or other)
+                part = self._part(stage.part, *names)
+                named = stage.part.name + _alone(part)
+                when = stage.part.when or other
+                node = self._add("branch", named, when, place=stage.place, part=part)
                 self._join(before, node)
             nodes[stage.number] = [node]
 
-    def _alone(self, part: Component[SinkOptions] | Branch, *names: str) -> str:
-        return f" (isolated: flow {part_name(self.spec.flow, *names)})" if part.isolated else ""
+    def _part(self, part: Component[SinkOptions] | Branch, *names: str) -> str:
+        return part_name(self.spec.flow, *names) if part.isolated else ""
 
     def _sink(
         self,
         part: Component[SinkOptions],
         before: Sequence[str],
         rate: float | None,
+        place: str,
         isolated: str = "",
     ) -> None:
         inner = part.options.members
         if not inner:
-            self._join(before, self._add("sink", self._promising(part) + isolated), rate)
+            label = self._promising(part) + _alone(isolated)
+            self._join(before, self._add("sink", label, place=place, part=isolated), rate)
             return
-        group = self._add("group", part.name + isolated)
+        group = self._add("group", part.name + _alone(isolated), place=place, part=isolated)
         self._join(before, group, rate)
         for member in inner:
-            self._sink(member, [group], None)
+            self._sink(member, [group], None, place)
 
     def _promising(self, part: Component[SinkOptions]) -> str:
         """Return the sink's label, with its guarantee in an exactly-once flow."""
         way = part.options.exactly_once if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)
 
-    def _add(self, kind: NodeKind, label: str, when: str = "", on_error: str = "") -> str:
+    def _add(
+        self,
+        kind: NodeKind,
+        label: str,
+        when: str = "",
+        on_error: str = "",
+        place: str = "",
+        part: str = "",
+    ) -> str:
         id_ = f"n{len(self.nodes)}"
-        self.nodes.append(GraphNode(id_, kind, label, when, on_error))
+        self.nodes.append(GraphNode(id_, kind, label, when, on_error, place, part))
         return id_
 
     def _join(self, sources: Sequence[str], target: str, per_second: float | None = None) -> None:
         rate = per_second if len(sources) == 1 else None
         self.edges += [GraphEdge(source, target, per_second=rate) for source in sources]
+
+
+def _alone(part: str) -> str:
+    return f" (isolated: flow {part})" if part else ""
 
 
 MERMAID_SHAPES = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flumeng.control.queries.flow_graph import Rates
+from flumeng.control.queries.overview import NodeRow
 
 SMOOTHING_SECONDS = 10.0
 """Time constant of the exponential moving average."""
@@ -81,6 +82,14 @@ class RateMeter:
             dead_letters=minute.dead_letters,
             history=tuple(self._history.get(flow, ())),
         )
+
+
+def top(
+    status: Mapping[str, Any], nodes: Sequence[NodeRow], rates: Mapping[str, FlowRates]
+) -> dict[str, Any]:
+    """Return the ``health.status`` with ``node_rows`` and, by flow, ``rates``."""
+    shown = {flow: asdict(rate) for flow, rate in rates.items()}
+    return {**status, "node_rows": list(nodes), "rates": shown}
 
 
 def _add(totals: dict[str, _Total], flow: str, value: float, now: float) -> None:

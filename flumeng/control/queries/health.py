@@ -24,7 +24,6 @@ from flumeng.control.queries import (
 )
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.causes import Cause, of_unreadable
-from flumeng.control.queries.cursors import CursorRow
 from flumeng.control.queries.flow_health import flow_health
 from flumeng.control.queries.lag import FlowLag
 from flumeng.control.queries.overview import FlowRow, NodeRow
@@ -124,7 +123,7 @@ def survey(
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
         "flows": [_flow(flow, acked[flow.flow], lags[flow.flow]) for flow in flows],
         "links": [asdict(link) for link in linked],
-        "leases": [_lease(row) for row in held],
+        "leases": [asdict(row.listed()) for row in held],
     }
     return Survey(found, flows, nodes)
 
@@ -162,12 +161,6 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
         "rollout": asdict(flow.rollout) if flow.rollout else None,
         "went_back": flow.went_back,
     }
-
-
-def _lease(row: CursorRow) -> dict[str, Any]:
-    shown = asdict(row)
-    del shown["held"]
-    return shown
 
 
 def _of_held(nodes: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:

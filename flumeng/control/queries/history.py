@@ -98,6 +98,20 @@ def _entry(record: Versioned[records.Audit] | Unreadable) -> AuditRow:
     return AuditRow(entry.time, entry.who, entry.command, entry.reason)
 
 
+def current_text(store: ReadableStore, flow: str) -> str:
+    """Return the text of the flow's current revision; empty if it cannot be read."""
+    record = found_by_name(store, paths.flow, [flow])[flow]
+    if not isinstance(record, Versioned):
+        return ""
+    (found,) = store.read_each([paths.revision(flow, str(record.value.revision))])
+    return found.value.text if isinstance(found, Versioned) else ""
+
+
+def text_difference(store: ReadableStore, flow: str, text: str) -> str:
+    """Return a unified diff from the flow's current text to ``text``, empty for equal texts."""
+    return _unified(current_text(store, flow), text, f"{flow} now", f"{flow} then")
+
+
 def difference(
     store: ReadableStore, flow: str, old: int | None = None, new: int | None = None
 ) -> Difference:
@@ -109,14 +123,20 @@ def difference(
             raise UserError(f"flow {flow} has one revision only: there is nothing to compare")
         old = before[-1]
     new = current if new is None else new
-    lines = difflib.unified_diff(
-        require_revision(store, flow, old).text.splitlines(),
-        require_revision(store, flow, new).text.splitlines(),
+    diff = _unified(
+        require_revision(store, flow, old).text,
+        require_revision(store, flow, new).text,
         f"{flow} revision {old}",
         f"{flow} revision {new}",
-        lineterm="",
     )
-    return Difference(flow, old, new, "\n".join(lines))
+    return Difference(flow, old, new, diff)
+
+
+def _unified(old: str, new: str, old_name: str, new_name: str) -> str:
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), old_name, new_name, lineterm=""
+    )
+    return "\n".join(lines)
 
 
 def _kept(store: ReadableStore, flow: str) -> list[int]:

@@ -12,7 +12,7 @@ from flumeng.control.zookeeper import ReadableStore
 from flumeng.journal.log.progress_history import AGO_SECONDS
 from flumeng.journal.replication.membership import node_of
 from flumeng.journal.serving.account import Account
-from flumeng.platform.errors import UserError
+from flumeng.platform.errors import UnknownNameError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 
@@ -111,7 +111,7 @@ def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
     by_name = {row.journal: row for row in rows}
     if name not in by_name:
         hint = nearest(name, by_name) if by_name else "there are none"
-        raise UserError(f'there is no journal "{name}"; {hint}')
+        raise UnknownNameError(f'there is no journal "{name}"; {hint}')
     return by_name[name]
 
 

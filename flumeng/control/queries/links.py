@@ -11,7 +11,7 @@ from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.lease_breaks import SHOWN_SECONDS
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.causes import Cause
-from flumeng.control.queries.cursors import CursorRow
+from flumeng.control.queries.cursors import HoldingCursor
 from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import leases
@@ -230,7 +230,7 @@ def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
         )
 
 
-def causes_of_leases(rows: Sequence[CursorRow]) -> Iterator[Cause]:
+def causes_of_leases(rows: Sequence[HoldingCursor]) -> Iterator[Cause]:
     """Yield causes of the leases of other sites, at each of SHARES of their time and room."""
     for row in rows:
         if row.keep_seconds == leases.ENDED_SECONDS:

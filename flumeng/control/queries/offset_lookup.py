@@ -14,7 +14,7 @@ from flumeng.control.snapshot import partitions
 from flumeng.control.snapshot.partitions import PartitionBounds
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.errors import UnavailableError, UnknownNameError, UserError
 from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.texts import time_of
 from zkschema import paths
@@ -172,7 +172,7 @@ def _named(name: str, of_flow: Mapping[str, PartitionBounds]) -> str:
     if not like:
         labels = {partitions.label_of(candidate) for candidate in of_flow}
         hint = nearest(name, labels) if labels else "the flow has none"
-        raise UserError(f'there is no partition "{name}"; {hint}')
+        raise UnknownNameError(f'there is no partition "{name}"; {hint}')
     if len(like) > 1:
         raise UserError(f"partition {name} is ambiguous: use one of {', '.join(like)}")
     return like[0]

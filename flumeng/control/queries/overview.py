@@ -18,11 +18,17 @@ from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.counters import NO_COUNTS, TaskCounts
 from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, UNREADABLE, FlowHealth, flow_health
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.queries.task_status import EndedRow, RolloutRow, ScalingRow, TaskRow
+from flumeng.control.queries.task_status import (
+    EndedRow,
+    RolloutRow,
+    RolloutStatus,
+    ScalingRow,
+    TaskRow,
+)
 from flumeng.control.snapshot.snapshot import FlowView
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versioned
-from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.errors import CorruptError, UnknownNameError
 from zkschema import paths, records
 
 UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
@@ -96,6 +102,10 @@ class FlowDetail:
     counts: TaskCounts = NO_COUNTS
     part_of: str = ""
     parts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rollout_status(self) -> RolloutStatus:
+        return RolloutStatus(self.flow, self.revision, self.rollout, self.went_back)
 
 
 @dataclass(frozen=True)
@@ -173,7 +183,7 @@ def flow(store: ReadableStore, name: str, now: float | None = None) -> FlowDetai
     cache = ReadCache(store)
     matches = _flows(cache, [name], checked=True)
     if not matches:
-        raise UserError(f'there is no flow "{name}" any more')
+        raise UnknownNameError(f'there is no flow "{name}" any more')
     view = matches[0].view
     record = view.record
     statuses = _statuses(cache)

@@ -98,6 +98,17 @@ class RolloutRow:
         )
 
 
+@dataclass(frozen=True)
+class RolloutStatus:
+    """A flow's current revision, its rollout if one is under way, and why the last one went back to
+    that revision."""
+
+    flow: str
+    revision: int
+    rollout: RolloutRow | None
+    went_back: str
+
+
 def rows(flow: FlowView, statuses: Statuses) -> tuple[TaskRow, ...]:
     return tuple(_row(flow, name, task, statuses) for name, task in sorted(flow.tasks.items()))
 

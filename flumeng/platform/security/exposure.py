@@ -11,7 +11,7 @@ from flumeng.platform.security import roles
 
 def require_proof_beyond_loopback(host: str) -> None:
     """Raise UserError when other hosts could reach ``host`` without proof of an identity."""
-    if roles.folder() is None and not _is_loopback(host):
+    if roles.folder() is None and not is_loopback(host):
         raise UserError(
             f"--host {host}: other hosts could read all events of this node. Give it an identity "
             "(`flumeng node enroll` makes one, FLUMENG_IDENTITY names it), or add --insecure if no "
@@ -19,7 +19,7 @@ def require_proof_beyond_loopback(host: str) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Return whether a host has only loopback addresses; False for an unknown name."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}

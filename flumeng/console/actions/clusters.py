@@ -1,0 +1,440 @@
+"""Actions on nodes, tasks, queues, cursors and the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Annotated
+from urllib.parse import quote
+
+from msgspec import Meta
+
+from flumeng.console.actions.action import (
+    FLOW,
+    NODE,
+    Action,
+    Answer,
+    Field,
+    Foreseen,
+    Given,
+    Line,
+    Name,
+    lines_of,
+)
+from flumeng.console.actions.flows import back_to_flow
+from flumeng.console.console import Console
+from flumeng.control.commands import acks, lease_breaks, nodes, preview, queues, settings, tasks
+from flumeng.control.commands.lookup import require_flow, require_node
+from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.queues import Decision
+from flumeng.control.zookeeper import ReadableStore
+from flumeng.platform.errors import UserError
+from zkschema import records
+
+TASK = Field("task", "The task of the flow, such as collect.0.", Name, required=True)
+ITEMS = Field(
+    "items", "The failed items; none: all of them.", Annotated[list[Name], Meta(max_length=1000)]
+)
+CURSOR = Field("cursor", "The cursor.", Name, required=True)
+
+
+def _no_flow(_given: Given) -> str | None:
+    return None
+
+
+def back_to_node(given: Given) -> str:
+    return f"/nodes/{quote(given['node'], safe='')}"
+
+
+def _desire(desired: str) -> Callable[[Console, Operator, Given], Answer]:
+    def act(_console: Console, operator: Operator, given: Given) -> Answer:
+        node = given["node"]
+        changed = nodes.set_node_desired(operator, node, desired)
+        left = nodes.left(operator.store, node)
+        return Answer({"node": node, "changed": changed, "left": asdict(left)})
+
+    return act
+
+
+def _draining(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+    planned = preview.drain(store, given["node"])
+    first = "the node gets no work; its tasks are handed off, and its journals collected"
+    return Foreseen([first, *lines_of(planned)], planned)
+
+
+def _undraining(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
+    return Foreseen([f"node {given['node']} may get work again"])
+
+
+def _decommission(_console: Console, operator: Operator, given: Given) -> Answer:
+    node = given["node"]
+    lost: Sequence[nodes.DataLoss] = ()
+    if given.get("discard"):
+        lost = nodes.discard_node(operator, node)
+    else:
+        nodes.decommission_node(operator, node)
+    return Answer({"node": node, "lost": [{**asdict(row), "events": row.events} for row in lost]})
+
+
+def _decommissioning(console: Console, _store: ReadableStore, given: Given) -> Foreseen:
+    node = given["node"]
+    if not given.get("discard"):
+        return Foreseen([f"node {node} is removed: it is stopped, and nothing is left on it"])
+    lost = [f"events are given up: {row}" for row in nodes.data_loss(console.store, node)]
+    return Foreseen([f"node {node} is removed with its journals", *(lost or ["no event is lost"])])
+
+
+def _labels(given: Given) -> tuple[dict[str, str], list[str]]:
+    changes: dict[str, str] = {}
+    for text in given.get("set", ()):
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(f"a label is KEY=VALUE, not {text!r}")
+        changes[key] = value
+    taken = [*given.get("remove", ())]
+    if both := sorted({*taken} & {*changes}):
+        raise UserError(f"a label cannot be set and removed at once: {both[0]}")
+    if not changes and not taken:
+        raise UserError("name labels to set or to remove")
+    return changes, taken
+
+
+def _label(_console: Console, operator: Operator, given: Given) -> Answer:
+    labels = nodes.label_node(operator, given["node"], *_labels(given))
+    return Answer({"node": given["node"], "labels": {**labels}})
+
+
+def _labelling(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+    changes, taken = _labels(given)
+    now = require_node(store, given["node"]).value.labels
+    return Foreseen(
+        [
+            f"node {given['node']} has {', '.join(f'{k}={v}' for k, v in now.items()) or 'no labels'}",
+            *(f"{key}={value} is set" for key, value in changes.items()),
+            *(f"{key} is removed" for key in taken),
+            "flows that require labels may move",
+        ]
+    )
+
+
+def _key(given: Given) -> str:
+    return f"{given['flow']}/{given['task']}"
+
+
+def _restart(_console: Console, operator: Operator, given: Given) -> Answer:
+    return Answer(tasks.restart_task(operator, _key(given)).restarted)
+
+
+def _restarting(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+    planned = preview.restart(store, _key(given))
+    return Foreseen([*lines_of(planned), "nothing is lost"], planned)
+
+
+def _move(_console: Console, operator: Operator, given: Given) -> Answer:
+    change = tasks.move_task(operator, _key(given), given["node"])
+    return Answer({"task": _key(given), "node": given["node"], "changed": change is not None})
+
+
+def _moving(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+    planned = preview.move(store, _key(given), given["node"])
+    return Foreseen(
+        [*lines_of(planned), "masters may move it again later to balance the load"], planned
+    )
+
+
+def _decide(decision: Decision) -> Callable[[Console, Operator, Given], Answer]:
+    def act(_console: Console, operator: Operator, given: Given) -> Answer:
+        require_flow(operator.store, given["flow"])
+        names = queues.decide(operator, given["flow"], given.get("items", ()), decision)
+        return Answer({"flow": given["flow"], "items": len(names)})
+
+    return act
+
+
+def _deciding(sentence: str) -> Callable[[Console, ReadableStore, Given], Foreseen]:
+    def foresee(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+        names = queues.failed_items(store, given["flow"], given.get("items", ()))
+        shown = [*names][:20]
+        more = [f"and {len(names) - 20} more"] if len(names) > 20 else []
+        return Foreseen([f"{len(names)} failed items {sentence}", *shown, *more])
+
+    return foresee
+
+
+def _end(_console: Console, operator: Operator, given: Given) -> Answer:
+    acks.delete_cursor(operator, given["flow"], given["cursor"])
+    return Answer({"flow": given["flow"], "cursor": given["cursor"]})
+
+
+def _ending(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
+    return Foreseen(
+        [
+            f"cursor {given['cursor']} of flow {given['flow']} ends: no events are kept for it",
+            "a reader at another site gets your name and the reason, and begins again behind what "
+            "it has lost; any other reader fails at its next step",
+        ]
+    )
+
+
+def _acknowledge(_console: Console, operator: Operator, given: Given) -> Answer:
+    flow, cursor = given["flow"], given.get("cursor")
+    if cursor:
+        broke = lease_breaks.acknowledge(operator, flow, cursor)
+    else:
+        broke = lease_breaks.acknowledge_own(operator, flow)
+    return Answer({"flow": flow, "cursor": cursor, "events": broke.events})
+
+
+def _acknowledging(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
+    whose = f"cursor {given['cursor']} of flow" if given.get("cursor") else "the own lease of flow"
+    return Foreseen([f"the loss of events of {whose} {given['flow']} is no longer reported"])
+
+
+def _begin(_console: Console, operator: Operator, _given: Given) -> Answer:
+    settings.begin_maintenance(operator)
+    return Answer({"maintenance": True})
+
+
+def _end_maintenance(_console: Console, operator: Operator, _given: Given) -> Answer:
+    ended: records.Maintenance | None = settings.end_maintenance(operator)
+    return Answer({"maintenance": False, "changed": ended is not None})
+
+
+def _says(*sentences: str) -> Callable[[Console, ReadableStore, Given], Foreseen]:
+    return lambda _console, _store, _given: Foreseen(sentences)
+
+
+def _set(_console: Console, operator: Operator, given: Given) -> Answer:
+    key, value, node = given["key"], given.get("value"), given.get("node")
+    if bool(given.get("unset")) == (value is not None):
+        raise UserError("give the setting a value, or restore its default with unset")
+    if node is not None:
+        changed = nodes.set_on_node(operator, node, key, value)
+    elif value is None:
+        changed = settings.unset_setting(operator, key)
+    else:
+        changed = settings.set_setting(operator, key, value)
+    return Answer({"key": key, "value": value, "node": node, "changed": changed})
+
+
+def _setting(console: Console, _store: ReadableStore, given: Given) -> Foreseen:
+    rows, _ = settings.settings(console.store)
+    where = "the cluster"
+    if node := given.get("node"):
+        rows, where = nodes.on_node(console.store, node, rows), f"node {node}"
+    row = next(row for row in rows if row.key == given["key"])
+    after = settings.shown(row.default) if given.get("unset") else given.get("value")
+    return Foreseen(
+        [
+            f"{row.key} of {where} becomes {after}; it is {settings.shown(row.value)}",
+            f"meaning: {row.doc}",
+            "masters apply it at once",
+        ]
+    )
+
+
+def _node_words(*words: str) -> Callable[[Given], list[str]]:
+    return lambda given: [*words, given["node"]]
+
+
+def _item_words(decision: str) -> Callable[[Given], list[str]]:
+    return lambda given: [
+        "queue", decision, given["flow"], *(given.get("items") or ["--all"]),
+    ]  # fmt: skip
+
+
+def _decommission_words(given: Given) -> list[str]:
+    discard = ["--discard", "--yes"] if given.get("discard") else []
+    return ["node", "decommission", given["node"], *discard]
+
+
+def _label_words(given: Given) -> list[str]:
+    removed = [f"{key}-" for key in given.get("remove", ())]
+    return ["node", "label", given["node"], *given.get("set", ()), *removed]
+
+
+def _set_words(given: Given) -> list[str]:
+    value = ["--unset"] if given.get("unset") else [given.get("value", "")]
+    node = ["--node", given["node"]] if given.get("node") else []
+    return ["cluster", "set", given["key"], *value, *node]
+
+
+def _queue_page(given: Given) -> str:
+    return f"/queues/{quote(given['flow'], safe='')}"
+
+
+def _settings_page(_given: Given) -> str:
+    return "/settings"
+
+
+def _cursors_page(_given: Given) -> str:
+    return "/cursors"
+
+
+Words = Annotated[list[Line], Meta(max_length=100)]
+REASON = frozenset({"--reason"})
+ACTIONS: tuple[Action, ...] = (
+    Action(
+        "node-drain",
+        "/nodes/{node}/drain",
+        "Drain",
+        "Take a node out of use: it gets no work; its tasks are handed off, its events collected.",
+        _node_words("node", "drain"),
+        _draining,
+        _desire("draining"),
+        back_to_node,
+        (NODE,),
+        flow=_no_flow,
+    ),
+    Action(
+        "node-undrain",
+        "/nodes/{node}/undrain",
+        "Use again",
+        "Let a node get work again.",
+        _node_words("node", "undrain"),
+        _undraining,
+        _desire("active"),
+        back_to_node,
+        (NODE,),
+        flow=_no_flow,
+    ),
+    Action(
+        "node-decommission",
+        "/nodes/{node}/decommission",
+        "Remove",
+        "Remove a drained and stopped node.",
+        _decommission_words,
+        _decommissioning,
+        _decommission,
+        lambda _given: "/nodes",
+        (
+            NODE,
+            Field("discard", "The host is gone for good: give up events that only it had.", bool),
+        ),
+        flow=_no_flow,
+    ),
+    Action(
+        "node-label",
+        "/nodes/{node}/label",
+        "Label",
+        "Set and remove labels of a node.",
+        _label_words,
+        _labelling,
+        _label,
+        back_to_node,
+        (
+            NODE,
+            Field("set", "Labels to set, as KEY=VALUE.", Words),
+            Field("remove", "Keys of labels to remove.", Words),
+        ),
+        flow=_no_flow,
+    ),
+    Action(
+        "task-restart",
+        "/tasks/{flow}/{task}/restart",
+        "Restart a task",
+        "Restart a task on its node, under a higher epoch; nothing is lost.",
+        lambda given: ["task", "restart", _key(given)],
+        _restarting,
+        _restart,
+        back_to_flow,
+        (FLOW, TASK),
+    ),
+    Action(
+        "task-move",
+        "/tasks/{flow}/{task}/move",
+        "Move a task",
+        "Hand a task over to another node: its owner finishes its batch first.",
+        lambda given: ["task", "move", _key(given), given["node"]],
+        _moving,
+        _move,
+        back_to_flow,
+        (FLOW, TASK, NODE),
+    ),
+    Action(
+        "queue-retry",
+        "/queues/{flow}/retry",
+        "Retry failed items",
+        "Read failed items again, from the position where they failed.",
+        _item_words("retry"),
+        _deciding("are read again, from where they failed"),
+        _decide("retry"),
+        _queue_page,
+        (FLOW, ITEMS),
+    ),
+    Action(
+        "queue-skip",
+        "/queues/{flow}/skip",
+        "Skip failed items",
+        "Give up failed items: their unread parts are never read.",
+        _item_words("skip"),
+        _deciding("are given up: their unread parts are never read"),
+        _decide("skip"),
+        _queue_page,
+        (FLOW, ITEMS),
+    ),
+    Action(
+        "cursor-end",
+        "/cursors/{flow}/{cursor}/end",
+        "End a cursor",
+        "End the cursor of a reader that is not a flow here.",
+        lambda given: ["cursor", "end", given["flow"], given["cursor"]],
+        _ending,
+        _end,
+        _cursors_page,
+        (FLOW, CURSOR),
+    ),
+    Action(
+        "cursor-acknowledge",
+        "/cursors/{flow}/acknowledge",
+        "Acknowledge a loss",
+        "Stop reporting events that were given up before they were read.",
+        lambda given: [
+            "cursor", "acknowledge", given["flow"], *filter(None, [given.get("cursor")])
+        ],
+        _acknowledging,
+        _acknowledge,
+        _cursors_page,
+        (FLOW, Field("cursor", "The lease of another site; none: the flow's own.", Name)),
+    ),
+    Action(
+        "maintenance-on",
+        "/maintenance/on",
+        "Begin maintenance",
+        "Stop all moves of tasks to other nodes.",
+        lambda _given: ["cluster", "maintenance", "on"],
+        _says("nothing is moved until maintenance is off", "running tasks go on"),
+        _begin,
+        _settings_page,
+        flow=_no_flow,
+        reason_required=True,
+    ),
+    Action(
+        "maintenance-off",
+        "/maintenance/off",
+        "End maintenance",
+        "Allow moves of tasks again.",
+        lambda _given: ["cluster", "maintenance", "off"],
+        _says("masters may move tasks again"),
+        _end_maintenance,
+        _settings_page,
+        flow=_no_flow,
+    ),
+    Action(
+        "cluster-set",
+        "/settings/{key}",
+        "Change a setting",
+        "Change a setting of the cluster, or of Spark on a node; masters apply it at once.",
+        _set_words,
+        _setting,
+        _set,
+        _settings_page,
+        (
+            Field("key", "The setting.", Name, required=True),
+            Field("value", "Its new value.", Line),
+            Field("unset", "Restore the default.", bool),
+            Field("node", "On that node only; for settings of Spark.", Name),
+        ),
+        flow=_no_flow,
+    ),
+)  # fmt: skip

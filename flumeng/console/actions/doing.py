@@ -1,0 +1,246 @@
+"""Rehearses and does actions, for the API and the pages: rights, revisions, keys, the audit.
+
+An action acts on a store that collects its transactions. So a rehearsal is the action without a
+commit, with the same errors; and every write is seen before the first one is committed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flumeng.console.actions.action import Action, Answer, Field, Foreseen, Given
+from flumeng.console.actions.rights import require_all
+from flumeng.console.console import Console
+from flumeng.console.who.viewers import Viewer
+from flumeng.control.commands import requests
+from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.requests import Collector, Done, Request, Transaction
+from flumeng.control.zookeeper import Check, Put, ReadableStore, Version, Versioned
+from flumeng.platform.errors import ConflictError, FlumengError, UserError
+from zkschema import paths, records
+
+
+class PreconditionError(ConflictError):
+    """The flow is at another revision than ``If-Match`` names. ``revision``: 0 if there is none."""
+
+    def __init__(self, flow: str, expected: int, revision: int) -> None:
+        self.flow, self.expected, self.revision = flow, expected, revision
+        state = f"is at revision {revision}" if revision else "does not exist"
+        super().__init__(f"flow {flow} {state}, not at revision {expected}: look at it again")
+
+
+class FieldsError(UserError):
+    """Some fields are missing or wrong; ``problems`` has a sentence by field."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+        super().__init__("; ".join(f"{name}: {why}" for name, why in problems.items()))
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What an action will do. ``commands``: as the audit will show them; empty: it changes nothing.
+    ``revision``: of the flow now, 0 if there is none; None if it concerns no flow. ``answer``: as
+    the action would give."""
+
+    foreseen: Foreseen
+    commands: Sequence[str]
+    revision: int | None
+    answer: Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``answer``: the JSON of the command; None if an earlier one was too large to be kept.
+    ``revision``: of the flow afterwards. ``commands``: as in the audit."""
+
+    answer: Any
+    revision: int | None
+    commands: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    transactions: Sequence[Transaction]
+    answer: Answer
+    revision: int | None
+    revision_after: int | None
+
+
+def read_fields(fields: Sequence[Field], given: Mapping[str, Any], *, text: bool = False) -> Given:
+    """Return the checked values. ``text``: those of a form, where an empty text is no value. Raises
+    FieldsError with all problems."""
+    problems: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    known = {each.name for each in fields}
+    for name in given.keys() - known:
+        problems[name] = f"there is no such field: there are {', '.join(sorted(known)) or 'none'}"
+    for each in fields:
+        value = given.get(each.name)
+        if value is None or (text and value == ""):
+            if each.required:
+                problems[each.name] = "it is required"
+            continue
+        try:
+            values[each.name] = each.read(value, text=text)
+        except ValueError as error:
+            problems[each.name] = str(error)
+    if problems:
+        raise FieldsError(problems)
+    return values
+
+
+def rehearse(
+    console: Console,
+    store: ReadableStore,
+    viewer: Viewer,
+    action: Action,
+    given: Given,
+    *,
+    reason: str = "",
+    if_revision: int | None = None,
+) -> Rehearsal:
+    """Return what the action will do. Raises as ``do``, and writes nothing."""
+    _require(viewer, action, given)
+    prepared = _prepare(console, store, viewer, action, given, reason, if_revision)
+    foreseen = action.foresee(console, store, given)
+    commands = [each.command for each in prepared.transactions if each.command]
+    return Rehearsal(foreseen, commands, prepared.revision, prepared.answer.value)
+
+
+def do(
+    console: Console,
+    viewer: Viewer,
+    action: Action,
+    given: Given,
+    *,
+    reason: str = "",
+    if_revision: int | None = None,
+    key: str = "",
+) -> Outcome:
+    """Do the action; with a ``key`` only once. Raises NotAllowedError, PreconditionError,
+    OtherBodyError, and what the command raises."""
+    _require(viewer, action, given)
+    body = requests.digest(action.name, json.dumps({**given, "reason": reason}, sort_keys=True))
+    request = Request(key_digest(viewer, key), body) if key else None
+    operator = replace(console.operator(viewer, reason), request=request)
+    if done := _found(console, request):
+        return _again(done)
+    try:
+        prepared = _prepare(console, console.store, viewer, action, given, reason, if_revision)
+        if done := _found(console, request):
+            return _again(done)
+        outcome = _carry_out(operator, action, given, prepared)
+    except FlumengError as error:
+        with suppress(FlumengError):
+            if done := _found(console, request):
+                return _again(done)
+        flow = action.flow(given)
+        if isinstance(error, ConflictError) and flow is not None and if_revision is not None:
+            _require_revision(console.store, flow, if_revision)
+        raise
+    console.pictures.refresh()
+    return outcome
+
+
+def key_digest(viewer: Viewer, key: str) -> str:
+    """Return the digest of a viewer's key; two viewers may use the same key."""
+    return requests.digest(viewer.name, key)
+
+
+def _require(viewer: Viewer, action: Action, given: Given) -> None:
+    if action.changes:
+        viewer.require(action.flow(given))
+
+
+def _found(console: Console, request: Request | None) -> Done | None:
+    return requests.find(console.store, request, console.clock()) if request else None
+
+
+def _again(done: Done) -> Outcome:
+    kept = done.answer if isinstance(done.answer, dict) else {}
+    return Outcome(kept.get("answer"), kept.get("revision"), done.commands)
+
+
+def _prepare(
+    console: Console,
+    store: ReadableStore,
+    viewer: Viewer,
+    action: Action,
+    given: Given,
+    reason: str,
+    if_revision: int | None,
+) -> _Prepared:
+    flow = action.flow(given)
+    current = store.read(paths.flow(flow)) if flow is not None else None
+    revision = None if flow is None else current.value.revision if current else 0
+    if flow is not None and if_revision is not None and revision != if_revision:
+        raise PreconditionError(flow, if_revision, revision or 0)
+    collector = Collector.of(console.operator(viewer, reason), store)
+    answer = action.act(console, collector, given)
+    transactions = collector.transactions
+    require_all(viewer, transactions)
+    if flow is not None and if_revision is not None and transactions:
+        transactions = _at(store, flow, current, if_revision, transactions)
+    return _Prepared(transactions, answer, revision, _after(flow, transactions, revision))
+
+
+def _at(
+    store: ReadableStore,
+    flow: str,
+    current: Versioned[records.Flow] | None,
+    if_revision: int,
+    transactions: Sequence[Transaction],
+) -> list[Transaction]:
+    """Let the first transaction fail unless the flow's record is as it was when its revision was
+    compared."""
+    first, *rest = transactions
+    own = [write for write in first.writes if str(write.path) == str(paths.flow(flow))]
+    seen = current.version if current else None
+    for write in own:
+        expect = write.version if isinstance(write, Check) else write.expect
+        if isinstance(expect, Version) and expect != seen:
+            _require_revision(store, flow, if_revision)
+            raise ConflictError(f"flow {flow} was changed meanwhile: look at it again")
+    if not own and current is not None:
+        first = replace(first, writes=(Check(paths.flow(flow), current.version), *first.writes))
+    return [first, *rest]
+
+
+def _require_revision(store: ReadableStore, flow: str, if_revision: int) -> None:
+    current = store.read(paths.flow(flow))
+    revision = current.value.revision if current else 0
+    if revision != if_revision:
+        raise PreconditionError(flow, if_revision, revision)
+
+
+def _after(
+    flow: str | None, transactions: Sequence[Transaction], revision: int | None
+) -> int | None:
+    for transaction in transactions:
+        for write in transaction.writes:
+            if isinstance(write, Put) and isinstance(write.value, records.Flow):
+                if write.path.name == flow:
+                    revision = write.value.revision
+    return revision
+
+
+def _carry_out(operator: Operator, action: Action, given: Given, prepared: _Prepared) -> Outcome:
+    answer, transactions = prepared.answer, prepared.transactions
+    kept = {"answer": answer.value, "revision": prepared.revision_after}
+    command = " ".join(action.words(given))
+    if not transactions and operator.request:
+        transactions = [Transaction((), f"{command} (unchanged)", operator.reason)]
+    requests.carry_out(operator, transactions, None if answer.then else kept)
+    if answer.then:
+        answer.then()
+        requests.carry_out(operator, [Transaction((), answer.noted, operator.reason)], kept)
+    return Outcome(
+        answer.value,
+        prepared.revision_after,
+        [each.command for each in transactions if each.command],
+    )

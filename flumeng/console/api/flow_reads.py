@@ -1,0 +1,210 @@
+"""Reads of flows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from flumeng.config import parse_written
+from flumeng.config.flow_names import beside
+from flumeng.console.api.read import Given, Label, Name, Paging, Parameter, Read, Whole
+from flumeng.console.console import Console, DeadLetters
+from flumeng.console.shared_answers import KEEP_SECONDS
+from flumeng.control.queries import history, overview
+from flumeng.control.queries.counters import FlowCounters, flow_counters, task_counts
+from flumeng.control.queries.dead_letters import DeadLetterTotals
+from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
+from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
+from flumeng.control.queries.task_status import RolloutStatus
+from flumeng.platform.errors import UserError
+
+MOST_LETTERS = 1000
+
+LABELS = Parameter("label", "Only with this label, KEY=VALUE; may be repeated.", list[Label])
+FLOW_STATE = Parameter(
+    "state",
+    "Only in this state.",
+    Literal["deleted", "running", "stopped", "suspended", "unreadable"],
+)
+
+
+def labelled(given: Given) -> dict[str, str]:
+    pairs = (label.partition("=") for label in given.get("label", ()))
+    return {key: value for key, _, value in pairs}
+
+
+def _flows(console: Console, given: Given) -> list[overview.FlowRow]:
+    labels = labelled(given).items()
+    with console.copy.query() as cache:
+        rows = overview.flows(cache, checked=False)
+    return [
+        row
+        for row in rows
+        if row.state == given.get("state", row.state) and labels <= row.labels.items()
+    ]
+
+
+def _flow(console: Console, given: Given) -> overview.FlowDetail:
+    with console.copy.query() as cache:
+        detail = overview.flow(cache, given["flow"], console.clock())
+        counts = task_counts(cache, console.asking.counters, detail.tasks)
+    return replace(detail, counts=counts)
+
+
+def _history(console: Console, given: Given) -> list[history.RevisionRow]:
+    with console.copy.query() as cache:
+        return history.history(cache, given["flow"])
+
+
+def _difference(console: Console, given: Given) -> history.Difference:
+    with console.copy.query() as cache:
+        return history.difference(cache, given["flow"], given.get("old"), given.get("new"))
+
+
+def _graph(console: Console, given: Given) -> FlowGraph:
+    with console.copy.query() as cache:
+        detail = overview.flow(cache, given["flow"])
+        counts = task_counts(cache, console.asking.counters, detail.tasks)
+    return graph_of(parse_written(detail.text), rates_of(counts, console.clock()))
+
+
+def _lag(console: Console, given: Given) -> LagOfFlow:
+    with console.copy.query() as cache:
+        return lag_of_flow(cache, console.asking.accounts, given["flow"], console.clock())
+
+
+def _counters(console: Console, given: Given) -> FlowCounters:
+    with console.copy.query() as cache:
+        return flow_counters(cache, console.asking.counters, given["flow"])[0]
+
+
+def _rollout(console: Console, given: Given) -> RolloutStatus:
+    with console.copy.query() as cache:
+        return overview.flow(cache, given["flow"]).rollout_status
+
+
+def _dead_letters(console: Console) -> DeadLetters:
+    if console.dead_letters is None:
+        raise UserError("this console reads no dead letters: use `flumeng flow dead`")
+    return console.dead_letters
+
+
+def _dead(console: Console, given: Given) -> Any:
+    with console.copy.query() as cache:
+        return _dead_letters(console).kinds(cache, given["flow"])
+
+
+def _letters(console: Console, given: Given) -> list[dict[str, Any]]:
+    with console.copy.query() as cache:
+        texts = _dead_letters(console).newest(
+            cache, given["flow"], given["limit"], given.get("dead_reason", "")
+        )
+    return [json.loads(text) for text in texts]
+
+
+READS = (
+    Read(
+        "flow-list",
+        "/flows",
+        "flumeng flow list",
+        "All flows.",
+        list[overview.FlowRow],
+        _flows,
+        (FLOW_STATE, LABELS),
+        Paging(lambda row: row.flow, beside),
+    ),
+    Read(
+        "flow-show",
+        "/flows/{flow}",
+        "flumeng flow show {flow}",
+        "One flow: its text, tasks, and their events of the last 1, 5 and 15 minutes.",
+        overview.FlowDetail,
+        _flow,
+        shared_seconds=KEEP_SECONDS,
+    ),
+    Read(
+        "flow-history",
+        "/flows/{flow}/history",
+        "flumeng flow history {flow}",
+        "The kept revisions of a flow; also of a deleted one.",
+        list[history.RevisionRow],
+        _history,
+    ),
+    Read(
+        "flow-diff",
+        "/flows/{flow}/diff",
+        "flumeng flow diff {flow}",
+        "The difference of two revisions.",
+        history.Difference,
+        _difference,
+        (
+            Parameter("old", "This revision; by default the one before the current.", Whole),
+            Parameter("new", "And this one; by default the current.", Whole),
+        ),
+    ),
+    Read(
+        "flow-graph",
+        "/flows/{flow}/graph",
+        "flumeng flow graph {flow}",
+        "The way of events from sources to sinks, with the rates of the last minute.",
+        FlowGraph,
+        _graph,
+        shared_seconds=KEEP_SECONDS,
+    ),
+    Read(
+        "flow-lag",
+        "/flows/{flow}/lag",
+        "flumeng flow lag {flow}",
+        "How far a flow is behind, in each partition.",
+        LagOfFlow,
+        _lag,
+        shared_seconds=KEEP_SECONDS,
+    ),
+    Read(
+        "flow-counters",
+        "/flows/{flow}/counters",
+        "flumeng flow counters {flow}",
+        "What the sources of a flow accepted, refused and dropped, and its rate limits.",
+        FlowCounters,
+        _counters,
+        shared_seconds=KEEP_SECONDS,
+    ),
+    Read(
+        "flow-rollout-status",
+        "/flows/{flow}/rollout",
+        "flumeng flow rollout status {flow}",
+        "How far the rollout of a flow is, and why the last one went back.",
+        RolloutStatus,
+        _rollout,
+    ),
+    Read(
+        "flow-dead-list",
+        "/flows/{flow}/dead-letters",
+        "flumeng flow dead list {flow}",
+        "The dead letters of a flow by place, revision and reason, if this host can read them.",
+        DeadLetterTotals,
+        _dead,
+        shared_seconds=KEEP_SECONDS,
+    ),
+    Read(
+        "flow-dead-show",
+        "/flows/{flow}/dead-letters/newest",
+        "flumeng flow dead show {flow}",
+        "The newest dead letters of a flow, if this host can read them.",
+        list[dict[str, Any]],
+        _letters,
+        (
+            Parameter(
+                "limit",
+                "At most this many.",
+                Annotated[int, Meta(ge=1, le=MOST_LETTERS)],
+                default=20,
+            ),
+            Parameter("dead_reason", "Only with this in the reason.", Name),
+        ),
+        shared_seconds=KEEP_SECONDS,
+    ),
+)

@@ -1,0 +1,178 @@
+"""An incident on a real cluster is found, explained and ended from the console's pages alone."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.common.by import By
+
+from flumeng.agent.standalone.embedded import free_port
+from tests.live.how_to_hosts import Hosts
+from tests.live.one_host import FLUMENG
+from tests.live.receiver import Receiver
+from tests.testkit.browser import barriers, browser, complaints, overflows
+from tests.testkit.waiting import wait_for
+
+EVENTS = 500
+UNIT = "flumeng-console"
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path_factory.mktemp("hosts"))
+    try:
+        hosts.start()
+        yield hosts
+    finally:
+        hosts.stop()
+
+
+@pytest.fixture(scope="module")
+def url(hosts: Hosts) -> str:
+    """The address of a console whose viewers may change everything."""
+    listen = f"127.0.0.1:{free_port()}"
+    hosts.units.add(
+        UNIT, FLUMENG, "console", "--zk", hosts.zk, "--listen", listen, "--allow-changes"
+    )
+    hosts.units.start(UNIT)
+    wait_for(lambda: "ready" in hosts.units.log(UNIT).read_text(), "the console")
+    return f"http://{listen}"
+
+
+@pytest.fixture(scope="module")
+def window(url: str) -> Iterator[WebDriver]:
+    with browser() as window:
+        window.get(url)
+        yield window
+
+
+def shows(window: WebDriver, *words: str, seconds: float = 120.0) -> str:
+    """Wait until the content has all words, without loading the page again; return the content."""
+
+    def content() -> str:
+        text = window.find_element(By.ID, "main").text
+        return text if all(word in text for word in words) else ""
+
+    return wait_for(
+        content,
+        lambda: f"{words} in {window.find_element(By.ID, 'main').text}",
+        seconds=seconds,
+        ignoring=(StaleElementReferenceException, WebDriverException),
+    )
+
+
+def click(window: WebDriver, words: str) -> None:
+    """Follow the link, or press the button, that has these words."""
+
+    def clicked() -> bool:
+        for element in window.find_elements(By.CSS_SELECTOR, "a, button"):
+            if words in element.text and element.is_displayed():
+                element.click()
+                return True
+        return False
+
+    wait_for(
+        clicked,
+        f"nothing to click has {words}",
+        seconds=30,
+        ignoring=(StaleElementReferenceException, WebDriverException),
+    )
+
+
+def act(window: WebDriver, words: str, reason: str) -> None:
+    """Choose an action of the page, and confirm it."""
+    click(window, words)
+    shows(window, "flumeng flow", seconds=30)
+    window.find_element(By.NAME, "reason").send_keys(reason)
+    click(window, words)
+
+
+def verdict(window: WebDriver) -> str:
+    return window.find_element(By.CSS_SELECTOR, ".verdict").text
+
+
+def test_a_sink_that_is_away(hosts: Hosts, url: str, window: WebDriver, tmp_path: Path) -> None:
+    target = Receiver(tmp_path / "received", free_port())
+    hosts.apply(
+        f"""
+flow: orders
+sources: [{{generate: {{events_per_second: 100}}}}]
+batch: {{seconds: 1}}
+sinks: [{{http: {{url: "{target.url}", idempotent: true}}}}]
+""",
+        tmp_path,
+        runs=False,
+    )
+    window.get(url)
+    shows(window, "orders/collect.0 is retrying", "Connection refused", "Events that wait")
+    click(window, "orders")
+    shows(window, "orders", "retrying")
+    assert not barriers(window)
+    target.start()
+    window.get(url)
+    shows(window, "Nothing is wrong", seconds=180)
+    assert not barriers(window)
+    assert not complaints(window)
+
+
+def test_a_node_that_is_killed(hosts: Hosts, url: str, window: WebDriver) -> None:
+    hosts.node("n2")
+    window.get(url)
+    shows(window, "Nothing is wrong")
+    began = time.monotonic()
+    hosts.units.stop("node-n2", signal.SIGKILL)
+    shows(window, "node n2 is not live", "flumeng node run")
+    assert time.monotonic() - began < 60
+    click(window, "n2")
+    shows(window, "n2", "not live")
+    assert not barriers(window)
+    hosts.units.start("node-n2")
+    window.get(url)
+    shows(window, "Nothing is wrong")
+
+
+def test_a_flow_that_somebody_paused_is_resumed(
+    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
+) -> None:
+    window.get(f"{url}/flows/orders")
+    shows(window, "orders", "running")
+    act(window, "Pause", "target moves")
+    shows(window, "suspended")
+    window.get(f"{url}/flows/orders")
+    shows(window, "suspended")
+    act(window, "Resume", "target is there")
+    window.get(f"{url}/flows/orders")
+    shows(window, "running")
+    audit = hosts.command("cluster", "audit")
+    assert "flow pause orders" in audit
+    assert "target moves" in audit
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/flows", "/nodes", "/nodes/n1", "/queues", "/journals", "/cursors", "/audit", "/settings"],
+)
+def test_each_page_is_accessible_at_both_widths(
+    hosts: Hosts, url: str, window: WebDriver, path: str
+) -> None:
+    for width in (1280, 500):
+        window.set_window_size(width, 900)
+        window.get(f"{url}{path}")
+        shows(window, "Seen")
+        assert not barriers(window)
+        assert not overflows(window), f"{path} is wider than {width}"
+    assert not complaints(window)
+
+
+def test_pages_can_be_read_without_scripts(hosts: Hosts, url: str) -> None:
+    with browser(scripts=False) as window:
+        window.get(url)
+        assert "Nothing is wrong" in window.page_source
+        window.get(f"{url}/flows/orders")
+        assert "<svg" in window.page_source
