@@ -11,14 +11,7 @@ from starlette.routing import Route
 
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
-from flumeng.console.pages.listing import (
-    PAGE_ROWS,
-    Keys,
-    damaged,
-    listing,
-    most_first,
-    or_not_found,
-)
+from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged, listing, most_first
 from flumeng.console.pages.silence import silent
 from flumeng.control.commands import lease_breaks
 from flumeng.control.queries import cursors, fan_out, lag
@@ -105,9 +98,7 @@ def rows(console: Console) -> tuple[Sequence[Row], Sequence[Cause]]:
 def _detail(console: Console, flow: str, name: str) -> CursorDetail:
     with console.copy.query() as cache:
         where, accounts = _asked(console, cache)
-        return or_not_found(
-            lambda: cursors.detail(cache, where, accounts, console.clock(), (flow, name))
-        )
+        return cursors.detail(cache, where, accounts, console.clock(), (flow, name))
 
 
 def page(request: Request) -> Response:

@@ -80,7 +80,7 @@ def page(request: Request) -> Response:
         "flows.html",
         list=listing(request, rows(picture), words=lambda row: row.words, keys=KEYS),
         damaged=damaged_in(
-            console, paths.flow, paths.revision, paths.plan, paths.plan_bucket, paths.partitions
+            picture, paths.flow, paths.revision, paths.plan, paths.plan_bucket, paths.partitions
         ),
     )
 

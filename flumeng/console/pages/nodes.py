@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from flumeng.console.console import Console
 from flumeng.console.pages import journals, rendering
-from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged_in, listing, or_not_found
+from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged_in, listing
 from flumeng.console.pages.silence import silent
 from flumeng.console.pictures import Picture
 from flumeng.control.commands.lookup import require_node
@@ -50,7 +50,7 @@ def page(request: Request) -> Response:
         request,
         "nodes.html",
         list=listing(request, picture.nodes, words=words, keys=KEYS),
-        damaged=damaged_in(console, paths.node, paths.live_node, paths.status, paths.assignment),
+        damaged=damaged_in(picture, paths.node, paths.live_node, paths.status, paths.assignment),
         silent=silent(picture),
         is_unwell=is_unwell,
         live=sum(row.live for row in picture.nodes),
@@ -101,7 +101,7 @@ class Facts:
 
 def _facts(console: Console, picture: Picture, name: str) -> Facts:
     with console.copy.query() as cache:
-        row = or_not_found(lambda: _row(cache, picture, name))
+        row = _row(cache, picture, name)
         return Facts(
             row=row,
             live=live.value if (live := cache.read(paths.live_node(name))) else None,

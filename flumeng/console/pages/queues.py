@@ -11,14 +11,7 @@ from starlette.routing import Route
 
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
-from flumeng.console.pages.listing import (
-    PAGE_ROWS,
-    Keys,
-    damaged,
-    listing,
-    most_first,
-    or_not_found,
-)
+from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged, listing, most_first
 from flumeng.console.pages.silence import silent
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.queries import fan_out, lag, queues
@@ -90,7 +83,7 @@ def _state(cache: ReadCache, flow: str) -> str:
     (found,) = cache.read_each([paths.flow(flow)])
     if isinstance(found, Unreadable):
         return UNREADABLE
-    return (found or or_not_found(lambda: require_flow(cache, flow))).value.state
+    return (found or require_flow(cache, flow)).value.state
 
 
 def page(request: Request) -> Response:

@@ -1,6 +1,6 @@
 """The sites of an inventory, asked in the background.
 
-Protects that a site that does not answer is told, delays no other one, and does not pile up threads.
+Protects that a site that does not answer is told, delays no other one, and piles up no threads.
 """
 
 from __future__ import annotations
