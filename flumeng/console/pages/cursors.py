@@ -17,7 +17,7 @@ from flumeng.control.commands import lease_breaks
 from flumeng.control.queries import cursors, fan_out, lag
 from flumeng.control.queries.acks import Positions
 from flumeng.control.queries.causes import Cause
-from flumeng.control.queries.cursors import CursorDetail, CursorRow
+from flumeng.control.queries.cursors import CursorDetail, CursorRow, HeldJournal
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.journal.serving.account import Account
 from zkschema import paths
@@ -101,6 +101,10 @@ def _detail(console: Console, flow: str, name: str) -> CursorDetail:
         return cursors.detail(cache, where, accounts, console.clock(), (flow, name))
 
 
+def _largest_first(held: HeldJournal) -> tuple[tuple[bool, float], str]:
+    return most_first(held.events), held.journal
+
+
 def page(request: Request) -> Response:
     console: Console = request.app.state.console
     every, broken = rows(console)
@@ -123,6 +127,7 @@ def one(request: Request) -> Response:
         flow=flow,
         name=name,
         row=detail.cursor,
+        held=sorted(detail.cursor.held, key=_largest_first) if detail.cursor else (),
         broke=detail.broke,
         shown=PAGE_ROWS,
         silent=silent(console.pictures.look()),
