@@ -71,12 +71,18 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--url", default="", metavar="URL", help="The console's address in browsers, as behind a proxy."
 )
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    help="The Prometheus server that scrapes this cluster: pages of flows show weeks.",
+)
 @optional_inventory_option
 @click.pass_context
 def console(
     click_context: click.Context,
     /,
     hosts: str | None,
+    prometheus: str | None,
     inventory_directory: Path | None,
     **options: Any,
 ) -> None:
@@ -106,21 +112,29 @@ def console(
 
         sites = SiteWatch(inventory_directory, context.open_site, context.clock)
     with context.store(hosts) as store:
-        served = _console(store, hosts, sites)
+        served = _console(store, hosts, sites, prometheus)
         who, tls = prepare(served, given, process.keystore(), secrets.resolve)
         server = Server(served, given.listen, who, tls)
         click.echo(f"ready {server.url}")
         server.run()
 
 
-def _console(store: Store, hosts: str, sites: Sites | None = None) -> Console:
+def _console(
+    store: Store, hosts: str, sites: Sites | None = None, prometheus: str | None = None
+) -> Console:
     """Return a console with what other rooms lend it."""
     from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
     from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
+    from flumeng.console.prometheus import Prometheus  # noqa: PLC0415  loads the server
 
     return Console(
-        store, hosts, trials=ProcessTrials(), dead_letters=DeadLettersHere(), sites=sites
+        store,
+        hosts,
+        trials=ProcessTrials(),
+        dead_letters=DeadLettersHere(),
+        sites=sites,
+        prometheus=Prometheus(prometheus) if prometheus else None,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from flumeng.console.asking import Asking
 from flumeng.console.lag_history import LagHistory
 from flumeng.console.pictures import Pictures
+from flumeng.console.prometheus import Prometheus
 from flumeng.console.shared_answers import SharedAnswers
 from flumeng.console.watched_copy import WatchedCopy
 from flumeng.console.who.viewers import Viewer
@@ -107,7 +108,7 @@ class Console:
     dead_letters: DeadLetters | None = None
     sites: Sites | None = None
     connectors: Connectors | None = None
-    prometheus: str = ""
+    prometheus: Prometheus | None = None
     copy: WatchedCopy = field(init=False)
     pictures: Pictures = field(init=False)
     shared: SharedAnswers = field(init=False)

@@ -1,4 +1,4 @@
-"""Values of the last hour as a chart with axes, whose values are titles and a table. Pure."""
+"""Values over time as a chart with axes, whose values are titles and a table. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from flumeng.control.queries.links import span as duration
+
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 10, 26
 TICKS = 4
-MINUTES = (60, 45, 30, 15, 0)
+QUARTERS = 4
 
 
 def chart(values: Sequence[float | None], seconds: float, label: str, unit: str) -> Markup:
@@ -35,16 +37,16 @@ def chart(values: Sequence[float | None], seconds: float, label: str, unit: str)
                 "</text>"
             ).format(LEFT, y, WIDTH - RIGHT, LEFT - 6, y + 4, short(number * step))
         )
-    for minutes in MINUTES:
-        if minutes * 60 <= span + seconds:
-            x = LEFT + inner_width * (1 - min(1.0, minutes * 60 / span))
-            when = "now" if not minutes else f"-{minutes} min"
-            kind = "axis end" if not minutes else "axis middle"
-            parts.append(
-                Markup('<text class="{}" x="{:.1f}" y="{}">{}</text>').format(
-                    kind, x, HEIGHT - 6, when
-                )
+    for part in range(QUARTERS + 1):
+        ago = span * (QUARTERS - part) / QUARTERS
+        parts.append(
+            Markup('<text class="{}" x="{:.1f}" y="{}">{}</text>').format(
+                "axis end" if not ago else "axis middle",
+                LEFT + inner_width * part / QUARTERS,
+                HEIGHT - 6,
+                f"-{duration(ago)}" if ago else "now",
             )
+        )
     lines, pen = [], "M"
     for index, value in enumerate(values):
         if value is None:

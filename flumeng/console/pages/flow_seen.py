@@ -32,6 +32,7 @@ TABS = (
     ("partitions", "Partitions"),
     ("events", "Tasks and events"),
     ("revisions", "Revisions"),
+    ("history", "History"),
     ("dead", "Dead letters"),
     ("tap", "Tap"),
     ("edit", "Edit"),
@@ -220,7 +221,7 @@ def page(request: Request, template: str, seen: FlowSeen, part: str, **values: A
     tabs = [
         (path_of(seen.name, tab), title, tab == part)
         for tab, title in TABS
-        if tab != "edit" or viewer.may_change(seen.name)
+        if tab not in _hidden(request, may_change=viewer.may_change(seen.name))
     ]
     return rendering.page(
         request,
@@ -232,6 +233,12 @@ def page(request: Request, template: str, seen: FlowSeen, part: str, **values: A
         may_change=viewer.may_change(seen.name),
         **values,
     )
+
+
+def _hidden(request: Request, *, may_change: bool) -> set[str]:
+    """Return the tabs that this viewer does not see."""
+    hidden = set() if may_change else {"edit"}
+    return hidden if request.app.state.console.prometheus else hidden | {"history"}
 
 
 def whole(request: Request, name: str, default: int, least: int = 0) -> int:
