@@ -194,10 +194,6 @@ def show_explained(explained: Explained, *, as_json: bool) -> None:
         click.echo(f"{'  ' * (step.depth + 1)}{step.name}: {outcome(step)}")
 
 
-def _value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 @click.command()
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."

@@ -14,8 +14,9 @@ FLOWS_NAMED = 3
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first true cause, with since when and its advice. ``waiting``: events that wait.
-    ``more``: further causes with advice. ``level``: ``ok``, ``bad``, or ``unknown`` without a picture."""
+    """The first true cause, with its advice and since when it is there. ``waiting``: events that
+    wait. ``more``: further causes with advice. ``level``: ``ok``, ``bad``, or ``unknown`` without a
+    picture."""
 
     level: str
     sentence: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -60,10 +59,10 @@ def _answer(action: Action, request: Request, body: bytes) -> Response:
     try:
         return _done(action, request, body)
     except FieldsError as error:
-        rows = [{"field": name, "message": why} for name, why in error.problems.items()]
+        rows = [f"{name}: {why}" for name, why in error.problems.items()]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), problems=rows)
     except SpecError as error:
-        rows = [asdict(each) for each in error.problems]
+        rows = [*map(str, error.problems)]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), problems=rows)
     except PreconditionError as error:
         refused = problem(HTTPStatus.PRECONDITION_FAILED, str(error), revision=error.revision)

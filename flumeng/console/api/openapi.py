@@ -13,8 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flumeng import __version__
-from flumeng.console.actions.action import Action, Field
+from flumeng.console.actions.action import Action
 from flumeng.console.actions.table import ACTIONS
+from flumeng.console.api.answers import REVISION_TAG
 from flumeng.console.api.problems import Failure
 from flumeng.console.api.read import NAMES, Parameter, Read
 from flumeng.console.api.reads import READS
@@ -26,10 +27,18 @@ FAILURES: Mapping[HTTPStatus, str] = {
     HTTPStatus.UNAUTHORIZED: "The client proved no identity.",
     HTTPStatus.FORBIDDEN: "The client may not do this.",
     HTTPStatus.NOT_FOUND: "There is no such thing; the sentence has the nearest name.",
+    HTTPStatus.CONFLICT: "Something changed meanwhile, or its state does not allow this.",
+    HTTPStatus.PRECONDITION_FAILED: "The flow is at another revision, which revision names.",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not application/json.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "This cannot be answered; the sentence says why.",
     HTTPStatus.TOO_MANY_REQUESTS: "The client asks too often; see Retry-After.",
     HTTPStatus.INTERNAL_SERVER_ERROR: "A stored record is damaged, or the console failed.",
     HTTPStatus.SERVICE_UNAVAILABLE: "ZooKeeper or a node does not answer; see Retry-After.",
+}
+CHANGES_ONLY = {
+    HTTPStatus.CONFLICT,
+    HTTPStatus.PRECONDITION_FAILED,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 }
 AWAY = {
     "description": "Since when ZooKeeper has not answered, in seconds since the epoch. The answer "
@@ -44,27 +53,29 @@ ETAG = {
 DRY_RUN = {
     "name": "dry-run",
     "in": "query",
-    "description": "Only describe the changes.",
-    "schema": {"enum": ["true", "false"], "default": "false"},
+    "description": "Only return its effects: sentences (will), the audit's commands, the "
+    "command line, and the command's preview.",
+    "schema": {"enum": ["true", "false"]},
+}
+KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The same key with the same body gives the first answer again and does nothing, "
+    "within 24 hours, while the audit keeps the change.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
 }
 IF_MATCH = {
     "name": "If-Match",
     "in": "header",
-    "description": 'Only if the flow is at this revision, such as "7"; or the ETag of the flow.',
-    "schema": {"type": "string", "pattern": '^"[0-9]{1,9}(-[0-9a-f]+)?"$'},
+    "description": "Only if the flow is at this revision, as in its ETag.",
+    "schema": {"type": "string", "pattern": REVISION_TAG.pattern},
 }
-IDEMPOTENCY_KEY = {
-    "name": "Idempotency-Key",
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
     "in": "header",
-    "description": "A client repeats a request with the same key, and it is done once.",
-    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+    "description": "Only if there is no such flow.",
+    "schema": {"enum": ["*"]},
 }
-CHANGES_FAIL = (
-    HTTPStatus.CONFLICT,
-    HTTPStatus.PRECONDITION_FAILED,
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-)
 LINK = {"description": "The next page: rel=next.", "schema": {"type": "string"}}
 DESCRIPTION = (
     "The same as the commands of flumeng: each read gives the JSON that its command prints. Times "
@@ -100,7 +111,7 @@ def document() -> Mapping[str, Any]:
     for read, schema in zip(READS, schemas, strict=False):
         paths.setdefault(read.path, {})["get"] = _read(read, schema)
     for action in ACTIONS.values():
-        paths.setdefault(action.path, {})["post"] = _action(action)
+        paths.setdefault(action.path, {})["post"] = _change(action)
     paths["/events"] = {"get": EVENTS}
     paths["/openapi.json"] = {"get": _OPENAPI}
     return {
@@ -153,58 +164,62 @@ def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _action(action: Action) -> dict[str, Any]:
-    fields = {each.name: each for each in action.fields}
-    texts = [name for name, each in fields.items() if each.schema.get("type") == "string"]
-    required = [name for name, each in fields.items() if each.required]
-    command = action.command({name: name.upper() for name in (*action.names, *texts, *required)})
-    revisions = [IF_MATCH] if "flow" in action.names else []
+def _change(action: Action) -> dict[str, Any]:
+    also = [HTTPStatus.UNSUPPORTED_MEDIA_TYPE]
+    parameters = [_in_path(name) for name in action.names]
+    if action.changes:
+        also += [HTTPStatus.CONFLICT]
+        parameters += [DRY_RUN, KEY]
+    headers = {}
+    if "flow" in action.names:
+        also += [HTTPStatus.PRECONDITION_FAILED]
+        parameters += [IF_MATCH, IF_NONE_MATCH]
+        headers = {"ETag": ETAG}
     return {
         "operationId": action.name,
         "tags": [action.path.split("/")[1]],
-        "summary": action.title,
-        "description": f"{action.doc} On a terminal: `{command}`",
-        "parameters": [
-            *(_in_path(name, fields.get(name)) for name in action.names),
-            DRY_RUN,
-            *revisions,
-            IDEMPOTENCY_KEY,
-        ],
+        "summary": action.doc,
+        "description": f"On a terminal: `{' '.join(action.command_words)}`",
+        "parameters": parameters,
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": action.body_schema}},
         },
         "responses": {
             "200": {
-                "description": "The JSON that the command prints; with dry-run: will, commands, "
-                "command, preview.",
-                "headers": {"ETag": ETAG} if revisions else {},
+                "description": "The result of the change; with dry-run its effects.",
+                "headers": headers,
                 "content": {"application/json": {"schema": {"type": "object"}}},
             },
-            **failures(named=True, also=CHANGES_FAIL),
+            **failures(named=bool(action.names), also=also),
         },
     }
 
 
 def failures(*, named: bool, also: Sequence[HTTPStatus] = ()) -> dict[str, Any]:
     """Return the answers for errors. ``named``: it names something; ``also``: further answers."""
-    shown = [status for status in (*FAILURES, *also) if named or status != HTTPStatus.NOT_FOUND]
+    others = CHANGES_ONLY - {*also}
+    shown = [
+        status
+        for status in FAILURES
+        if status not in others and (named or status != HTTPStatus.NOT_FOUND)
+    ]
     return {
         str(status.value): {
-            "description": FAILURES.get(status, status.phrase),
+            "description": FAILURES[status],
             "content": {PROBLEM: {"schema": {"$ref": REFERENCE.format(name=Failure.__name__)}}},
         }
         for status in shown
     }
 
 
-def _in_path(name: str, field: Field | None = None) -> dict[str, Any]:
+def _in_path(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "in": "path",
         "required": True,
-        "description": field.doc if field else NAMES[name],
-        "schema": field.schema if field else {"type": "string", "minLength": 1},
+        "description": NAMES[name],
+        "schema": {"type": "string", "minLength": 1},
     }
 
 

@@ -56,11 +56,11 @@ class _Needed(TypedDict):
 
 
 class Failure(_Needed, total=False):
-    """An error, see RFC 9457. ``problems``: of parameters and fields (``field``, ``message``), or
-    of a flow's text. ``revision``: of the flow, when If-Match named another one.
-    ``zookeeper_away_since``: seconds since the epoch."""
+    """An error, see RFC 9457. ``problems``: a sentence for each parameter or field that cannot be
+    read. ``revision``: of the flow now, after a lost race. ``zookeeper_away_since``: seconds since
+    the epoch."""
 
-    problems: list[dict[str, Any]]
+    problems: list[str]
     revision: int
     zookeeper_away_since: float
 

@@ -162,20 +162,13 @@ def test_all_bad_parameters_are_named(client: TestClient) -> None:
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/problem+json"
     said = answer.json()
-    assert sorted(row["message"] for row in said["problems"]) == [
+    assert sorted(said["problems"]) == [
         "after is given 2 times",
         "label=x: expected KEY=VALUE",
         "limit=0: expected a whole number from 1 to 10000",
         "state=asleep: expected one of deleted, running, stopped, suspended, unreadable",
         'there is no parameter stat; did you mean "state"?',
     ]
-    assert {row["field"] for row in said["problems"]} == {
-        "after",
-        "label",
-        "limit",
-        "state",
-        "stat",
-    }
     assert said["status"] == 400
     assert client.get("/nodes/n1?x=1").status_code == 400
 
