@@ -86,7 +86,7 @@ def problem_of(error: FlumengError, away_since: float | None = None) -> JSONResp
     """Return the answer for an error of flumeng. ``away_since``: when ZooKeeper went away."""
     more: dict[str, Any] = {}
     if isinstance(error, BadParametersError):
-        more["problems"] = [{"field": name, "message": why} for name, why in error.problems.items()]
+        more["problems"] = [*error.problems.values()]
     if away_since is not None:
         more["zookeeper_away_since"] = away_since
     return problem(status_of(error), str(error), **more)
