@@ -29,7 +29,7 @@ class Verdict:
 def verdict(picture: Picture) -> Verdict:
     status = picture.status
     if picture.problem:
-        return Verdict("unknown", picture.problem, "this page shows what was seen before")
+        return Verdict("unknown", picture.problem, "this page shows the state seen before")
     causes = grouped(status["causes"])
     if not causes:
         behind = sum(flow["lag"] for flow in status["flows"])

@@ -68,7 +68,7 @@ IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "description": "Only if the flow is at this revision, as in its ETag.",
-    "schema": {"type": "string", "pattern": REVISION_TAG.pattern},
+    "schema": {"type": "string", "pattern": f"^{REVISION_TAG.pattern}$"},
 }
 IF_NONE_MATCH = {
     "name": "If-None-Match",
