@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from flumeng.agent.standalone.embedded import free_port
 from tests.live.how_to_hosts import Hosts
 from tests.live.one_host import FLUMENG
 from tests.live.receiver import Receiver
-from tests.testkit.browser import barriers, browser, complaints, overflows
+from tests.testkit.browser import barriers, browser, complaints, overflows, picture
 from tests.testkit.waiting import wait_for
 
-EVENTS = 500
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+"""Where the screenshots of the docs are. With FLUMENG_IMAGES=1 these tests make them anew."""
 UNIT = "flumeng-console"
 
 
@@ -93,8 +95,16 @@ def act(window: WebDriver, words: str, reason: str) -> None:
     click(window, words)
 
 
-def verdict(window: WebDriver) -> str:
-    return window.find_element(By.CSS_SELECTOR, ".verdict").text
+def show_in_docs(window: WebDriver, name: str, folder: Path) -> None:
+    """Make a screenshot, for the docs if that is wanted; the docs have one as wide."""
+    file = (IMAGES if os.environ.get("FLUMENG_IMAGES") else folder) / name
+    picture(window, file)
+    assert _width(file) == _width(IMAGES / name)
+
+
+def _width(file: Path) -> int:
+    """Return the width of a PNG in pixels."""
+    return int.from_bytes(file.read_bytes()[16:20], "big")
 
 
 def test_a_sink_that_is_away(hosts: Hosts, url: str, window: WebDriver, tmp_path: Path) -> None:
@@ -111,8 +121,10 @@ sinks: [{{http: {{url: "{target.url}", idempotent: true}}}}]
     )
     window.get(url)
     shows(window, "orders/collect.0 is retrying", "no answer", "Events that wait")
+    show_in_docs(window, "console-first.png", tmp_path)
     click(window, "orders")
     shows(window, "orders", "retrying")
+    show_in_docs(window, "console-flow.png", tmp_path)
     assert not barriers(window)
     target.start()
     window.get(url)
@@ -137,16 +149,15 @@ def test_a_node_that_is_killed(hosts: Hosts, url: str, window: WebDriver) -> Non
     shows(window, "Nothing is wrong")
 
 
-def test_a_flow_that_somebody_paused_is_resumed(
-    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
-) -> None:
+def test_a_flow_that_somebody_paused_is_resumed(hosts: Hosts, url: str, window: WebDriver) -> None:
     window.get(f"{url}/flows/orders")
     shows(window, "orders", "running")
     act(window, "Pause", "target moves")
-    shows(window, "suspended")
+    shows(window, "Done: Pause", "target moves")
     window.get(f"{url}/flows/orders")
     shows(window, "suspended")
     act(window, "Resume", "target is there")
+    shows(window, "Done: Resume")
     window.get(f"{url}/flows/orders")
     shows(window, "running")
     audit = hosts.command("cluster", "audit")
@@ -168,9 +179,7 @@ def test_a_flow_that_somebody_paused_is_resumed(
         "/settings",
     ],
 )
-def test_each_page_is_accessible_at_both_widths(
-    hosts: Hosts, url: str, window: WebDriver, path: str
-) -> None:
+def test_each_page_is_accessible_at_both_widths(url: str, window: WebDriver, path: str) -> None:
     for width in (1280, 500):
         window.set_window_size(width, 900)
         window.get(f"{url}{path}")
@@ -180,7 +189,7 @@ def test_each_page_is_accessible_at_both_widths(
     assert not complaints(window)
 
 
-def test_pages_can_be_read_without_scripts(hosts: Hosts, url: str) -> None:
+def test_pages_can_be_read_without_scripts(url: str) -> None:
     with browser(scripts=False) as window:
         window.get(url)
         assert "Nothing is wrong" in window.page_source

@@ -374,7 +374,7 @@ def _box(box: Box, x: int, y: int) -> Markup:
     )
     if not box.href:
         return drawn
-    return Markup('<a href="{}" aria-label="{}">{}</a>').format(box.href, ": ".join(about), drawn)
+    return Markup('<a href="{}">{}</a>').format(box.href, drawn)
 
 
 def shortened(text: str, characters: int) -> str:

@@ -33,9 +33,11 @@ def stops(
     behind: str = "",
 ) -> Mapping[str, Stop]:
     """Return the stops by node of the graph; all nodes of a well flow are ``ok``. ``behind``: why
-    the flow counts as late, or empty. An error that names no part is at the start of collection."""
+    the flow counts as late, or empty. A batch that is tried again stops at the sink that its error
+    names, or at the only one. Other errors that name no part are at the start of collection."""
     found: dict[str, Stop] = {}
     entry = _entry(graph)
+    sinks = [node.id for node in graph.nodes if node.kind == "sink"]
     for source in sources:
         if source.held_by:
             for node in _sources_of(graph, source.source):
@@ -49,7 +51,8 @@ def stops(
     level: Level = "stopped" if standing == len(collect) else "late"
     for task in failing:
         why = f"task {task.task} is {task.state}" + (f": {task.why}" if task.why else "")
-        for node in _named(graph, task.why) or entry:
+        retried = sinks if task.state == "retrying" and len(sinks) == 1 else []
+        for node in _named(graph, task.why) or retried or entry:
             found.setdefault(node, Stop(level, why))
     if not collect:
         found |= dict.fromkeys(entry, Stop("stopped", "no collect task is planned"))
