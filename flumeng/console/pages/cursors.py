@@ -11,20 +11,13 @@ from starlette.routing import Route
 
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
-from flumeng.console.pages.listing import (
-    PAGE_ROWS,
-    Keys,
-    damaged,
-    listing,
-    most_first,
-    or_not_found,
-)
+from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged, listing, most_first
 from flumeng.console.pages.silence import silent
 from flumeng.control.commands import lease_breaks
 from flumeng.control.queries import cursors, fan_out, lag
 from flumeng.control.queries.acks import Positions
 from flumeng.control.queries.causes import Cause
-from flumeng.control.queries.cursors import CursorDetail, CursorRow
+from flumeng.control.queries.cursors import CursorDetail, CursorRow, HeldJournal
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.journal.serving.account import Account
 from zkschema import paths
@@ -105,9 +98,11 @@ def rows(console: Console) -> tuple[Sequence[Row], Sequence[Cause]]:
 def _detail(console: Console, flow: str, name: str) -> CursorDetail:
     with console.copy.query() as cache:
         where, accounts = _asked(console, cache)
-        return or_not_found(
-            lambda: cursors.detail(cache, where, accounts, console.clock(), (flow, name))
-        )
+        return cursors.detail(cache, where, accounts, console.clock(), (flow, name))
+
+
+def _largest_first(held: HeldJournal) -> tuple[tuple[bool, float], str]:
+    return most_first(held.events), held.journal
 
 
 def page(request: Request) -> Response:
@@ -132,6 +127,7 @@ def one(request: Request) -> Response:
         flow=flow,
         name=name,
         row=detail.cursor,
+        held=sorted(detail.cursor.held, key=_largest_first) if detail.cursor else (),
         broke=detail.broke,
         shown=PAGE_ROWS,
         silent=silent(console.pictures.look()),

@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from flumeng.console.console import Console
 from flumeng.console.pages import rendering
-from flumeng.console.pages.listing import Keys, damaged, listing, most_first
+from flumeng.console.pages.listing import Keys, damaged_in, listing, most_first
 from flumeng.console.pictures import Picture
 from flumeng.control.queries.overview import FlowRow
 from zkschema import paths
@@ -72,17 +73,15 @@ def rows(picture: Picture) -> list[Row]:
 
 
 def page(request: Request) -> Response:
-    console = request.app.state.console
+    console: Console = request.app.state.console
     picture = console.pictures.look()
-    with console.copy.query() as cache:
-        broken = damaged(
-            cache, paths.flow, paths.revision, paths.plan, paths.plan_bucket, paths.partitions
-        )
     return rendering.page(
         request,
         "flows.html",
         list=listing(request, rows(picture), words=lambda row: row.words, keys=KEYS),
-        damaged=broken,
+        damaged=damaged_in(
+            picture, paths.flow, paths.revision, paths.plan, paths.plan_bucket, paths.partitions
+        ),
     )
 
 

@@ -10,14 +10,7 @@ from starlette.routing import Route
 
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
-from flumeng.console.pages.listing import (
-    Keys,
-    damaged,
-    least_first,
-    listing,
-    most_first,
-    or_not_found,
-)
+from flumeng.console.pages.listing import Keys, damaged_in, least_first, listing, most_first
 from flumeng.console.pages.silence import silent
 from flumeng.control.queries import journals
 from flumeng.control.queries.journals import JournalRow
@@ -62,15 +55,13 @@ def journal_rows(console: Console) -> Sequence[JournalRow]:
 
 def page(request: Request) -> Response:
     console: Console = request.app.state.console
-    rows = journal_rows(console)
-    with console.copy.query() as cache:
-        broken = damaged(cache, paths.journal)
+    rows, picture = journal_rows(console), console.pictures.look()
     return rendering.page(
         request,
         "journals.html",
         list=listing(request, rows, words=words, keys=KEYS),
-        damaged=broken,
-        silent=silent(console.pictures.look()),
+        damaged=damaged_in(picture, paths.journal),
+        silent=silent(picture),
         is_unwell=is_unwell,
     )
 
@@ -78,7 +69,7 @@ def page(request: Request) -> Response:
 def one(request: Request) -> Response:
     console: Console = request.app.state.console
     rows = journal_rows(console)
-    row = or_not_found(lambda: journals.pick(rows, request.path_params["journal"]))
+    row = journals.pick(rows, request.path_params["journal"])
     away = row.node in silent(console.pictures.look())
     return rendering.page(
         request, "journal.html", row=row, silent=[row.node] if away else [], unwell=is_unwell(row)

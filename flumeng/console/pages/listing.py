@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from flumeng.console.pictures import Picture
 from flumeng.control.queries.causes import Cause, of_unreadable
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.platform.errors import UserError
@@ -22,6 +22,7 @@ T = TypeVar("T")
 PAGE_ROWS = 100
 MOST_CHARACTERS = 200
 """The longest parameter."""
+UNREAD = " cannot be read"
 NEAR = 2
 """Pages that are linked on both sides of the shown one."""
 
@@ -143,9 +144,12 @@ def damaged(cache: ReadCache, *rows: Row[Any]) -> list[Cause]:
     )
 
 
-def or_not_found(find: Callable[[], T]) -> T:
-    """Return what ``find`` returns; its UserError about an unknown name becomes a 404."""
-    try:
-        return find()
-    except UserError as error:
-        raise HTTPException(404, str(error)) from error
+def damaged_in(picture: Picture, *rows: Row[Any]) -> list[Cause]:
+    """Return the causes of the picture that are unreadable records of these kinds."""
+    return [
+        Cause(cause["what"], cause["advice"])
+        for cause in picture.status["causes"]
+        if cause["about"].endswith(UNREAD)
+        for path in (cause["about"].removesuffix(UNREAD),)
+        if any(row.matches(path) is not None or path == f"more of {row.pattern}" for row in rows)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,16 +11,18 @@ from starlette.routing import Route
 
 from flumeng.console.console import Console
 from flumeng.console.pages import journals, rendering
-from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged, listing, or_not_found
+from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged_in, listing
 from flumeng.console.pages.silence import silent
 from flumeng.console.pictures import Picture
 from flumeng.control.commands.lookup import require_node
-from flumeng.control.commands.nodes import left
+from flumeng.control.commands.nodes import Left, left
 from flumeng.control.queries.node_processes import processes
 from flumeng.control.queries.overview import NodeRow, nodes
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import Unreadable, Versioned
+from flumeng.control.zookeeper import Found, Unreadable, Versioned
+from flumeng.platform.errors import UnavailableError
 from zkschema import paths
+from zkschema.records import LiveNode, Story
 
 
 def words(row: NodeRow) -> list[str]:
@@ -41,19 +44,13 @@ KEYS: Keys[NodeRow] = {
 
 
 def page(request: Request) -> Response:
-    console = request.app.state.console
+    console: Console = request.app.state.console
     picture = console.pictures.look()
-    with console.copy.query() as cache:
-        broken = damaged(
-            cache,
-            *(paths.node, paths.live_node, paths.status),
-            *(paths.assignment, paths.assignment_page),
-        )
     return rendering.page(
         request,
         "nodes.html",
         list=listing(request, picture.nodes, words=words, keys=KEYS),
-        damaged=broken,
+        damaged=damaged_in(picture, paths.node, paths.live_node, paths.status, paths.assignment),
         silent=silent(picture),
         is_unwell=is_unwell,
         live=sum(row.live for row in picture.nodes),
@@ -64,25 +61,20 @@ def one(request: Request) -> Response:
     console: Console = request.app.state.console
     picture = console.pictures.look()
     name = request.path_params["node"]
-    with console.copy.query() as cache:
-        row = or_not_found(lambda: _row(cache, picture, name))
-        (live,) = cache.read_each([paths.live_node(name)])
-        (log,) = cache.read_each([paths.story(name)])
-        ties = left(cache, name) if row.desired != "active" else None
+    facts = console.shared.answer(("node", name), lambda: _facts(console, picture, name))
+    log, live = facts.log, facts.live
     lines = log.value.lines if isinstance(log, Versioned) else ()
     return rendering.page(
         request,
         "node.html",
         shown=PAGE_ROWS,
         is_unwell=journals.is_unwell,
-        node=row,
-        live=live.value if isinstance(live, Versioned) else None,
-        processes=processes(live.value, lines, picture.accounts)
-        if isinstance(live, Versioned)
-        else (),
+        node=facts.row,
+        live=live,
+        processes=processes(live, lines, picture.accounts) if live else (),
         lines=lines[::-1],
-        log_problem=str(log) if isinstance(log, Unreadable) else "",
-        left=ties,
+        log_problem=str(log) if isinstance(log, Unreadable | UnavailableError) else "",
+        left=facts.left,
         causes=[cause for cause in picture.status["causes"] if is_about(cause["what"], name)],
         silent=name in silent(picture),
         tasks=[task for flow in picture.flows for task in flow.tasks if task.node == name],
@@ -96,6 +88,28 @@ def one(request: Request) -> Response:
     )
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What ZooKeeper has of a node. ``live``: None without a readable record. ``left``: None for a
+    node that may get work. ``log``: the error while ZooKeeper is away."""
+
+    row: NodeRow
+    live: LiveNode | None
+    left: Left | None
+    log: Found[Story] | UnavailableError
+
+
+def _facts(console: Console, picture: Picture, name: str) -> Facts:
+    with console.copy.query() as cache:
+        row = _row(cache, picture, name)
+        return Facts(
+            row=row,
+            live=live.value if (live := cache.read(paths.live_node(name))) else None,
+            left=left(cache, name) if row.desired != "active" else None,
+            log=_event_log(cache, name),
+        )
+
+
 def _row(cache: ReadCache, picture: Picture, name: str) -> NodeRow:
     """Return the node's row. Raises UserError for an unknown node."""
     row = next((row for row in picture.nodes if row.node == name), None)
@@ -103,6 +117,13 @@ def _row(cache: ReadCache, picture: Picture, name: str) -> NodeRow:
         require_node(cache, name)
         row = next(row for row in nodes(cache) if row.node == name)
     return row
+
+
+def _event_log(cache: ReadCache, name: str) -> Found[Story] | UnavailableError:
+    try:
+        return cache.read_each([paths.story(name)])[0]
+    except UnavailableError as error:
+        return error
 
 
 def is_about(sentence: str, node: str) -> bool:

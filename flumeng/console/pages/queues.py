@@ -11,18 +11,12 @@ from starlette.routing import Route
 
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
-from flumeng.console.pages.listing import (
-    PAGE_ROWS,
-    Keys,
-    damaged,
-    listing,
-    most_first,
-    or_not_found,
-)
+from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged, listing, most_first
 from flumeng.console.pages.silence import silent
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.queries import fan_out, lag, queues
 from flumeng.control.queries.causes import Cause
+from flumeng.control.queries.flow_health import UNREADABLE
 from flumeng.control.queries.queues import ItemRow, LaneRow, QueueRow
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Unreadable
@@ -88,8 +82,8 @@ def _queue(console: Console, flow: str) -> Lanes:
 def _state(cache: ReadCache, flow: str) -> str:
     (found,) = cache.read_each([paths.flow(flow)])
     if isinstance(found, Unreadable):
-        return "unreadable"
-    return or_not_found(lambda: require_flow(cache, flow)).value.state
+        return UNREADABLE
+    return (found or require_flow(cache, flow)).value.state
 
 
 def page(request: Request) -> Response:

@@ -11,9 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from flumeng.console.console import Console
-from flumeng.console.pages import cursors, rendering
+from flumeng.console.pages import cursors, journals, rendering
 from flumeng.console.pages.listing import parameters
-from zkschema import paths
 
 SHOWN = 20
 """Hits of a kind that a page shows."""
@@ -30,15 +29,13 @@ class Hits:
 
 def _names(console: Console) -> Iterator[tuple[str, Iterable[tuple[str, str]]]]:
     """Yield the names of each kind with their URLs."""
-    with console.copy.query() as cache:
-        flows = cache.children(paths.flows())
-        nodes = cache.children(paths.nodes())
-        journals = cache.children(paths.journals())
-    yield "flows", ((name, f"/flows/{quote(name)}") for name in flows)
-    yield "nodes", ((name, f"/nodes/{quote(name)}") for name in nodes)
-    tasks = (task for flow in console.pictures.look().flows for task in flow.tasks)
+    picture = console.pictures.look()
+    yield "flows", ((flow.flow, f"/flows/{quote(flow.flow)}") for flow in picture.flows)
+    yield "nodes", ((node.node, f"/nodes/{quote(node.node)}") for node in picture.nodes)
+    tasks = (task for flow in picture.flows for task in flow.tasks)
     yield "tasks", ((task.key, f"/flows/{quote(task.flow)}") for task in tasks)
-    yield "journals", ((name, f"/journals/{quote(name)}") for name in journals)
+    held = journals.journal_rows(console)
+    yield "journals", ((row.journal, f"/journals/{quote(row.journal)}") for row in held)
     readers, _ = cursors.rows(console)
     yield (
         "cursors",

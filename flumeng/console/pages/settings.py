@@ -16,13 +16,14 @@ from flumeng.console.pages.listing import damaged
 from flumeng.console.pictures import Picture
 from flumeng.control.commands import settings
 from flumeng.control.commands.lookup import found_by_name
+from flumeng.control.commands.settings import SettingRow
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot.reader import planning_masters, share_of
 from flumeng.control.zookeeper import Versioned
 from flumeng.platform.security import expiry, roles
 from zkschema import paths, table
-from zkschema.records import LiveMaster
+from zkschema.records import Cluster, LiveMaster, Schema
 
 CERTIFICATE = "certificate"
 
@@ -81,30 +82,40 @@ def own_certificates() -> Sequence[Mapping[str, Any]]:
     return expiry.described(folder, expiry.utc_now()) if folder else ()
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What ZooKeeper has of the cluster; None and no ``rows`` where a record cannot be read."""
+
+    cluster: Cluster | None
+    schema: Schema | None
+    rows: Sequence[SettingRow]
+    masters: Sequence[Master]
+    damaged: Sequence[Cause]
+
+
+def _facts(console: Console) -> Facts:
+    with console.copy.query() as cache:
+        cluster, schema = cache.read(paths.cluster()), cache.read(paths.schema())
+        return Facts(
+            cluster=cluster.value if cluster else None,
+            schema=schema.value if schema else None,
+            rows=settings.settings(cache)[0] if cluster and schema else (),
+            masters=_masters(cache),
+            damaged=damaged(cache, paths.cluster, paths.schema, paths.live_master),
+        )
+
+
 def page(request: Request) -> Response:
     console: Console = request.app.state.console
-    picture = console.pictures.look()
-    with console.copy.query() as cache:
-        (cluster,) = cache.read_each([paths.cluster()])
-        (schema,) = cache.read_each([paths.schema()])
-        there = isinstance(cluster, Versioned)
-        rows, maintenance = settings.settings(cache) if there else ([], None)
-        masters = _masters(cache)
-        broken: list[Cause] = damaged(cache, paths.cluster, paths.schema, paths.live_master)
+    facts = console.shared.answer("settings", lambda: _facts(console))
     return rendering.page(
         request,
         "settings.html",
-        rows=rows,
+        facts=facts,
         shown=settings.shown,
-        maintenance=maintenance,
-        masters=masters,
-        schema=schema.value if isinstance(schema, Versioned) else None,
         known=table.VERSION,
-        site=cluster.value.site if isinstance(cluster, Versioned) else "",
-        chokes=cluster.value.chokes if isinstance(cluster, Versioned) else {},
         certificates=console.shared.answer("certificates", own_certificates),
-        warned=warned(picture, masters),
-        damaged=broken,
+        warned=warned(console.pictures.look(), facts.masters),
     )
 
 

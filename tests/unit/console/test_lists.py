@@ -130,21 +130,22 @@ def damage(cluster: Cluster, kind: str) -> str:
     store.write(
         paths.lease("web", "job"),
         records.Lease(holder="h", reader="r", keep_seconds=9.0, renewed=NOON),
-        ABSENT,
+        ANY,
     )
     store.write(paths.cursor("web", "job"), None, ANY)
     store.write(paths.breaks("web"), records.Breaks(), ANY)
-    store.write(paths.queue("web"), records.Queue(epoch=1, next={"0": 1}), ABSENT)
-    store.write(paths.queue_lane("web", "0"), None, ABSENT)
-    store.write(paths.queue_segment("web", "0", "0"), records.QueueSegment(first=0), ABSENT)
-    store.write(paths.queue_failures("web"), None, ABSENT)
+    store.write(paths.queue("web"), records.Queue(epoch=1, next={"0": 1}), ANY)
+    store.write(paths.queue_lanes("web"), None, ANY)
+    store.write(paths.queue_lane("web", "0"), None, ANY)
+    store.write(paths.queue_segment("web", "0", "0"), records.QueueSegment(first=0), ANY)
+    store.write(paths.queue_failures("web"), None, ANY)
     failure = records.QueueFailure(
-        location="l", size=1, modified=0, tag="", position=0, why="w", wanted=""
+        location="l", size=1, modified=0, tag="", position=0, why="w", time=NOON
     )
-    store.write(paths.queue_failure("web", "0.0"), failure, ABSENT)
-    store.write(paths.story("n1"), records.Story(), ABSENT)
+    store.write(paths.queue_failure("web", "0.0"), failure, ANY)
+    store.write(paths.story("n1"), records.Story(), ANY)
     master = records.LiveMaster(host="h", pid=1, version="0", since=NOON)
-    store.write(paths.live_master("m1"), master, ABSENT)
+    store.write(paths.live_master("m1"), master, ANY)
     cluster.look()
     path = {
         "flow": paths.flow("web"),
@@ -292,9 +293,10 @@ def test_operator_of_other_flows_sees_no_action_on_this_one(cluster: Cluster) ->
 def test_cursor_shows_its_lease_and_what_it_has_lost(cluster: Cluster) -> None:
     damage(cluster, "story")
     gap = records.Gap(journal=JOURNAL, start=3, end=9)
-    broke = records.Break(id="1", reader="r", why="its time was over", time=NOON, events=6)
-    breaks = records.Breaks(cursors={"job": broke.__class__(**{**vars(broke), "gaps": (gap,)})})
-    cluster.store.write(paths.breaks("web"), breaks, ANY)
+    broke = records.Break(
+        id="1", reader="r", why="its time was over", time=NOON, events=6, gaps=(gap,)
+    )
+    cluster.store.write(paths.breaks("web"), records.Breaks(cursors={"job": broke}), ANY)
     cluster.clock.now += 7.2
     cluster.look()
     page = cluster.page("/cursors/web/job")
@@ -343,6 +345,7 @@ def test_settings_show_what_was_changed_and_masters(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("url", [*PAGES, "/nodes/n1", f"/journals/{JOURNAL}", "/queues/web"])
 def test_hostile_text_stays_text(cluster: Cluster, url: str) -> None:
+    damage(cluster, "segment")
     store = cluster.store
     cluster.accounts["n1:7000"] = {JOURNAL: account(9, problem=EVIL, durability=EVIL)}
     store.write(paths.flow("web"), records.Flow(revision=1, went_back=EVIL), ANY)
@@ -366,13 +369,12 @@ def test_hostile_text_stays_text(cluster: Cluster, url: str) -> None:
     store.write(paths.status("n1"), status, ANY)
     line = records.StoryLine(time=NOON, who=EVIL, event=EVIL, before=EVIL, after=EVIL, cause=EVIL)
     store.write(paths.story("n1"), records.Story(lines=(line,)), ANY)
-    damage(cluster, "segment")
     lease = records.Lease(holder=EVIL, reader=EVIL, keep_seconds=9.0, renewed=NOON)
     store.write(paths.lease("web", "job"), lease, ANY)
     broke = records.Break(id="1", reader=EVIL, why=EVIL, time=NOON, events=6)
     store.write(paths.breaks("web"), records.Breaks(cursors={EVIL: broke}), ANY)
     failure = records.QueueFailure(
-        location=EVIL, size=1, modified=0, tag="", position=0, why=EVIL, wanted=""
+        location=EVIL, size=1, modified=0, tag="", position=0, why=EVIL, time=NOON
     )
     store.write(paths.queue_failure("web", "0.0"), failure, ANY)
     maintenance = records.Maintenance(who=EVIL, why=EVIL, since=NOON)
@@ -390,7 +392,6 @@ def test_hostile_text_stays_text(cluster: Cluster, url: str) -> None:
     for text in (page, asked):
         assert "<img" not in text
         assert "<script>" not in text
-        assert "49" not in text.replace(EVIL, "") or "7*7" in text
         assert 'href="javascript:' not in text
         assert " onerror=alert(1)>" not in text
 
