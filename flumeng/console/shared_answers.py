@@ -29,7 +29,7 @@ class SharedAnswers:
         self._answers: OrderedDict[Hashable, tuple[Future[Any], float]] = OrderedDict()
 
     def answer(self, key: Hashable, make: Callable[[], T], keep_seconds: float = KEEP_SECONDS) -> T:
-        """Return the result of ``make``, or an earlier one of the same ``key`` for ``keep_seconds``.
+        """Return the result of ``make``, or an earlier one of the ``key`` for ``keep_seconds``.
         Waits while another thread makes it. Raises the FlumengError that ``make`` raised, and
         UnavailableError after WAIT_SECONDS of waiting."""
         with self._lock:
