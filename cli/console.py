@@ -41,7 +41,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     "--allow-changes",
     is_flag=True,
     help="In an open cluster on a loopback address: everybody on this host may change everything, "
-    "as everybody who reaches ZooKeeper can anyway.",
+    "as all processes that reach ZooKeeper can anyway.",
 )
 @click.option(
     "--tls",
@@ -113,7 +113,7 @@ def console(
         sites = SiteWatch(inventory_directory, context.open_site, context.clock)
     with context.store(hosts) as store:
         served = _console(store, hosts, sites, prometheus)
-        who, tls = prepare(served, given, process.keystore(), secrets.resolve)
+        who, tls = prepare(store, given, process.keystore(), secrets.resolve)
         server = Server(served, given.listen, who, tls)
         click.echo(f"ready {server.url}")
         server.run()
@@ -124,6 +124,7 @@ def _console(
 ) -> Console:
     """Return a console with what other rooms lend it."""
     from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
+    from flumeng.connectors.dead_letters.console import ConsoleConnectors  # noqa: PLC0415  loads pyarrow
     from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.prometheus import Prometheus  # noqa: PLC0415  loads the server
@@ -133,6 +134,7 @@ def _console(
         hosts,
         trials=ProcessTrials(),
         dead_letters=DeadLettersHere(),
+        connectors=ConsoleConnectors(),
         sites=sites,
         prometheus=Prometheus(prometheus) if prometheus else None,
     )
@@ -148,8 +150,9 @@ def beside(hosts: str, listen: str, *, allow_changes: bool = False) -> Iterator[
 
     with closing(ZooKeeperStore(hosts, SESSION_SECONDS)) as store:
         served = _console(store, hosts)
-        options = Options(listen, allow_changes=allow_changes)
-        who, tls = prepare(served, options, process.keystore(), secrets.resolve)
+        keystore = process.keystore()
+        options = Options(listen, allow_changes=allow_changes and keystore is None)
+        who, tls = prepare(store, options, keystore, secrets.resolve)
         server = Server(served, listen, who, tls)
         server.start()
         try:
@@ -172,7 +175,7 @@ def _keep_small() -> None:
     type=click.Choice(("viewer", "operator", "admin")),
     default="viewer",
     show_default=True,
-    help="What it may do.",
+    help="Its rights.",
 )
 @click.option(
     "--flow",

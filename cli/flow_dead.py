@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -16,17 +15,14 @@ from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table, warn
 from flumeng.config import parse_flow
-from flumeng.connectors.dead_letters import purging, replay_lists
+from flumeng.connectors.dead_letters.commands import plan_purge, plan_replay
 from flumeng.connectors.dead_letters.of_flow import FlowDeadLetters
-from flumeng.connectors.dead_letters.replay_lists import Listing, list_dead_letters
-from flumeng.connectors.dead_letters.selection import Selection
+from flumeng.connectors.dead_letters.replay_lists import Listing
+from flumeng.connectors.dead_letters.selection import Selection, moment
 from flumeng.connectors.dead_letters.summary import newest, summarize
-from flumeng.control.commands import derived_flows as operations
-from flumeng.control.commands.derived_flows import DeadLettersOf, free_name
+from flumeng.control.commands.derived_flows import DeadLettersOf
 from flumeng.control.queries import timestamps
 from flumeng.control.zookeeper import Store
-from flumeng.platform.errors import ConflictError, UserError
-from flumeng.platform.options.texts import time_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,11 +65,12 @@ def with_choice(command: Callable[P, R]) -> Callable[P, R]:
     def chosen(*args: P.args, **options: P.kwargs) -> R:
 
         given: Any = {name: options.pop(name) for name in ("place", "revision")}
-        reason, since, until = (options.pop(it) for it in ("dead_reason", "since", "until"))
+        reason = options.pop("dead_reason")
+        since, until = (str(options.pop(it) or "") for it in ("since", "until"))
         options["choice"] = Selection(
             reason=str(reason),
-            since=_moment("--since", since),
-            until=_moment("--until", until),
+            since=moment("--since", since),
+            until=moment("--until", until),
             **given,
         )
         return command(*args, **options)
@@ -178,41 +175,26 @@ def replay(
     """
 
     letters = FlowDeadLetters.open(store, name)
-    operations.require_own_place(store, letters.of)
-    operations.refuse_hosts(store, letters.of)
-    made = own_name or free_name(store, name, "replay")
-    operations.check_replay(store, letters.of, made)
-    taken = replay_lists.Replays() if again else letters.replays
     with reading(letters) as tell:
-        listing = list_dead_letters(letters.directory, letters.files, choice, taken, tell)
-    if not as_json:
-        _warn(listing.damaged)
-        _tell_left_out(listing)
-        _tell_of_others(listing, letters.of)
-    if not listing.files:
-        raise UserError(_nothing(name, listing))
-    listed = replay_lists.ReplayList.of(operations.list_name(made), choice, listing.files)
-    if not dry_run:
-        for unused in letters.replays.unused:
-            replay_lists.remove(letters.directory, name, unused)
-        replay_lists.write(letters.directory, name, listed)
-        operations.start_replay(
-            context.operator(store, reason),
-            letters.of,
-            made,
-            listed.name,
-            listed.rows,
-            chosen=f"{count(listed.chosen, 'dead letter')}{choice.words}",
+        planned = plan_replay(
+            store, name, choice, own_name=own_name, again=again, progress=tell, letters=letters
         )
+    if not as_json:
+        _warn(planned.listing.damaged)
+        _tell_left_out(planned.listing)
+        _tell_of_others(planned.listing, letters.of)
+    listed = planned.listed
+    if not dry_run:
+        planned.write(listed)
+        planned.start(context.operator(store, reason), listed)
     if as_json:
-        rest = {**asdict(listing), "files": len(listing.files)}
-        show_json({"flow": made, "replay_of": name, "letters": listed.chosen, **rest})
+        show_json(planned.document)
         return
-    show_table(("PLACE", "DEAD_LETTERS"), sorted(listing.places.items()))
+    show_table(("PLACE", "DEAD_LETTERS"), sorted(planned.listing.places.items()))
     would = "would replay" if dry_run else "replays"
     click.echo(
-        f"flow {made} {would} {count(listed.chosen, 'dead letter')} of "
-        f"{count(len(listing.files), 'file')}"
+        f"flow {planned.flow} {would} {count(listed.chosen, 'dead letter')} of "
+        f"{count(len(planned.listing.files), 'file')}"
     )
 
 
@@ -243,18 +225,9 @@ def purge(
     """
 
     letters = FlowDeadLetters.open(store, name)
-    operations.require_own_place(store, letters.of)
-    if unfinished := letters.unfinished:
-        raise ConflictError(
-            f"{count(len(unfinished), 'replay')} of flow {name} "
-            f"{'is' if len(unfinished) == 1 else 'are'} not finished ({', '.join(unfinished)}): a "
-            f"running one stops when it is (`flumeng flow wait {unfinished[0]} --stopped`); start "
-            "or delete one that was stopped before"
-        )
-    replays = letters.replays
-    selection = purging.Purge(choice, replays.only(replays.done) if replayed else None)
     with reading(letters) as tell:
-        counted = purging.count(letters.directory, letters.files, selection, tell)
+        planned = plan_purge(store, name, choice, replayed=replayed, progress=tell, letters=letters)
+    counted = planned.counted
     whole, parts = len(counted.whole), len(counted.parts)
     total = f"{count(counted.letters, 'dead letter')} in {count(whole + parts, 'file')}"
     rest = f", {parts} of which have others too" if parts else ""
@@ -262,41 +235,13 @@ def purge(
     if not dry_run and counted.letters:
         if not yes:
             click.confirm(f"{total}{rest}. Delete them?", abort=True, err=True)
-        operations.note_purge(
-            context.operator(store, reason),
-            letters.of,
-            f"{count(counted.letters, 'dead letter')}"
-            f"{' replayed' if replayed else ''}{choice.words}",
-        )
+        planned.note(context.operator(store, reason))
         with progress("deleting", whole + parts) as tell:
-            damaged = purging.delete(letters.directory, counted, selection, tell)
-        _warn(damaged)
-        counted.damaged |= damaged
-        replay_lists.forget(letters.directory, name, replays, letters.of.current.values())
+            _warn(planned.delete(tell))
     if as_json:
-        show_json(
-            {
-                "flow": name,
-                "letters": counted.letters,
-                "files": whole,
-                "rewritten": parts,
-                "bytes": counted.bytes,
-                "damaged": counted.damaged,
-            }
-        )
+        show_json(planned.document)
         return
     click.echo(f"flow {name}: {total} {'would be' if dry_run else 'are'} deleted{rest}")
-
-
-def _nothing(name: str, listing: Listing) -> str:
-    if listing.replayed:
-        return (
-            f"all {count(listing.replayed, 'selected dead letter')} of flow {name} were replayed "
-            "before: --again replays them again"
-        )
-    if listing.bodiless:
-        return f"none of the selected dead letters of flow {name} has a body to replay"
-    return f"flow {name} has no such dead letters"
 
 
 def _tell_left_out(listing: Listing) -> None:
@@ -337,14 +282,3 @@ def _warn(damaged: Mapping[str, str]) -> None:
         warn(f"left out: {why}")
     if len(damaged) > NAMED:
         warn(f"left out: {len(damaged) - NAMED} more damaged files")
-
-
-def _moment(option: str, text: object) -> int | None:
-    if text is None:
-        return None
-    try:
-        return round(time_of(str(text)).timestamp() * 1e6)
-    except ValueError as error:
-        raise UserError(
-            f"{option} {text}: expected a time with its zone, like 2026-11-22T08:00:00Z"
-        ) from error

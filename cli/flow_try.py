@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -192,10 +192,6 @@ def show_explained(explained: Explained, *, as_json: bool) -> None:
     click.echo(f"event {event['seq']}: {body}")
     for step in explained.steps:
         click.echo(f"{'  ' * (step.depth + 1)}{step.name}: {outcome(step)}")
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 @click.command()

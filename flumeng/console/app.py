@@ -39,6 +39,7 @@ from flumeng.console.pages import (
     flow_tap,
     flows,
     journals,
+    login,
     nodes,
     queues,
     rendering,
@@ -46,7 +47,6 @@ from flumeng.console.pages import (
     settings,
     sites,
 )
-from flumeng.console.who import login
 from flumeng.console.who.gate import Gate
 from flumeng.console.who.proofs import Who
 from flumeng.console.who.refusals import LogInError, TooManyError
@@ -95,7 +95,7 @@ HEADERS = {
 OPEN_PATHS = ("/static/", login.LOGIN)
 """Shown to everybody."""
 ADMIT_THREADS = 8
-"""Threads of their own, so that slow pages do not delay the answer to who asks."""
+"""Threads of their own, so that slow pages do not delay the proof of a name."""
 AGAIN_SECONDS = 5.0
 """A long answer ends so long after the viewer lost the right to it."""
 
@@ -103,7 +103,7 @@ AGAIN_SECONDS = 5.0
 def make_app(
     console: Console, identify: Callable[[Request], Viewer], who: Who | None = None
 ) -> Starlette:
-    """Return the application. ``identify`` returns who asks, and may block; raises NotAllowedError.
+    """Return the application. ``identify`` returns the viewer; may block; raises NotAllowedError.
     ``who``: the gate before it and the pages to log in, which tests of pages do without."""
     app = Starlette(
         routes=[
@@ -126,10 +126,12 @@ def make_app(
 
 
 class Identified:
-    """Sets ``request.state.viewer``; answers whoever may not even look with the reason."""
+    """Sets ``request.state.viewer``; answers others with the reason."""
 
-    def __init__(self, app: Any, identify: Callable[[Request], Viewer]) -> None:
-        self._app, self._identify = app, identify
+    def __init__(
+        self, app: Any, identify: Callable[[Request], Viewer], again_seconds: float = AGAIN_SECONDS
+    ) -> None:
+        self._app, self._identify, self._pause = app, identify, again_seconds
         self._threads = CapacityLimiter(ADMIT_THREADS)
 
     async def __call__(
@@ -152,15 +154,15 @@ class Identified:
     def _while_admitted(
         self, request: Request, send: Callable[[Any], Awaitable[None]]
     ) -> Callable[[Any], Awaitable[None]]:
-        """Return ``send``, which ends a long answer to somebody who may no longer look."""
-        again, ended = time.monotonic() + AGAIN_SECONDS, False
+        """Return ``send``, which ends a long answer once its viewer may no longer look."""
+        again, ended = time.monotonic() + self._pause, False
 
         async def sent(message: Any) -> None:
             nonlocal again, ended
             if ended:
                 return
             if message.get("more_body") and time.monotonic() >= again:
-                again = time.monotonic() + AGAIN_SECONDS
+                again = time.monotonic() + self._pause
                 try:
                     await self._viewer(request)
                 except FlumengError as error:

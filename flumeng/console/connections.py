@@ -63,7 +63,7 @@ class ConsoleProtocol(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the viewer is what the connection waits for."""
+        """Whether the connection waits for its viewer."""
         if not self.is_connected:
             return False
         unread = self.transport.get_write_buffer_size()

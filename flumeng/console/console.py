@@ -83,9 +83,10 @@ class Connectors(Protocol):
         text; raises SpecError."""
 
     def replay(
-        self, operator: Operator, flow: str, choice: Mapping[str, Any], *, dry_run: bool
-    ) -> Mapping[str, Any]:
-        """Start a replay of dead letters; return the JSON of `flumeng flow dead replay`."""
+        self, operator: Operator, flow: str, choice: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Callable[[], None]]:
+        """Start a replay of dead letters. Returns the JSON of `flumeng flow dead replay`, and what
+        writes its list, before the operator commits."""
 
     def purge(
         self, operator: Operator, flow: str, choice: Mapping[str, Any]

@@ -56,7 +56,8 @@ def browser(
 
 def complaints(window: webdriver.Chrome) -> list[str]:
     """Return what the browser complained about since the last call: refused scripts, errors."""
-    return [entry["message"] for entry in window.get_log("browser") if entry["level"] == "SEVERE"]
+    entries: list[dict[str, str]] = window.get_log("browser")  # type: ignore[no-untyped-call]
+    return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
 
 
 def barriers(window: webdriver.Chrome) -> list[str]:

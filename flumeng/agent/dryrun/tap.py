@@ -20,7 +20,7 @@ from flumeng.config import FlowSpec
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.kafka.source_options import KafkaSource
-from flumeng.control.zookeeper import ReadableStore
+from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError, NotServedError, TapsBusyError
@@ -81,7 +81,7 @@ def end_of(output: Output, spec: FlowSpec) -> str | None:
     return output.branch if spec.branches else None
 
 
-def servers(store: ReadableStore, flow: str) -> list[str]:
+def servers(store: Store, flow: str) -> list[str]:
     """Return the addresses that serve the flow's journals. Raises UserError when there are none."""
     journals = [name for name in store.children(paths.journals()) if flow_of(name) == flow]
     addresses = Addresses(store)

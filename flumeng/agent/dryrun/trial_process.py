@@ -39,7 +39,7 @@ def no_spark() -> NoReturn:
 
 
 def tapped(asked: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield events of a running flow as lines of JSON; an error of a server as ``{"@lost": ...}``."""
+    """Yield events of a running flow as lines of JSON; a failed server as ``{"@lost": why}``."""
     spec = taps.as_tapped(parse_flow(asked["text"]), asked["at"], asked["where"])
     tree = FilterTree(spec.stages, no_spark, READ_SCHEMA)
     tap = taps.Tap(asked["flow"], asked["addresses"])

@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.texts import time_of
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -62,3 +65,15 @@ class Selection:
     def parse(cls, text: str) -> Selection:
         fields: dict[str, Any] = json.loads(text)
         return cls(**fields)
+
+
+def moment(option: str, text: str) -> int | None:
+    """Return a time in microseconds since the epoch; None for an empty text. Raises UserError."""
+    if not text:
+        return None
+    try:
+        return round(time_of(text).timestamp() * 1e6)
+    except ValueError as error:
+        raise UserError(
+            f"{option} {text}: expected a time with its zone, like 2026-11-22T08:00:00Z"
+        ) from error

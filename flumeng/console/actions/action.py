@@ -1,4 +1,4 @@
-"""What an action is: its fields, its command line, and how it acts."""
+"""An action: its fields, its command line, and how it acts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What an action will do. ``preview``: as the command's ``--dry-run --json``, if it has one.
+    """The effects of an action. ``preview``: as the command's ``--dry-run --json``, if it has one.
     ``diff``: of the flow's text."""
 
     sentences: Sequence[str]
@@ -63,10 +63,13 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an action did. ``value``: the JSON of the command. ``then``: the rest, which may be
-    repeated, once all is committed; ``noted`` is the audit's sentence when it has ended."""
+    """The result of an action. ``value``: the JSON of the command. ``foreseen``: of an action that knows
+    it only then. ``first`` is called before the commit, and has no effect without it. ``then`` is
+    called afterwards and may be repeated; ``noted`` is the audit's sentence when it has ended."""
 
     value: Any
+    foreseen: Foreseen | None = None
+    first: Callable[[], None] | None = None
     then: Callable[[], None] | None = None
     noted: str = ""
 
@@ -79,7 +82,8 @@ def flow_of(given: Given) -> str | None:
 @dataclass(frozen=True)
 class Action:
     """A change. ``name``: such as ``flow-pause``. ``path``: below ``/api/v1``, names in braces.
-    ``words``: of its command line. ``foresee``: what it will do, from what the store has now.
+    ``words``: of its command line. ``foresee``: its effects, from the present records; None
+    if the answer has it.
     ``act``: does it by the operator alone; the result is the JSON of the command. Both raise
     FlumengError. ``options``: the options of the command that the console may add. ``flow``: whose
     operators may do it, and whose revision ``If-Match`` names; None for the cluster. ``back``: the
@@ -90,7 +94,7 @@ class Action:
     title: str
     doc: str
     words: Callable[[Given], Sequence[str]]
-    foresee: Callable[[Console, ReadableStore, Given], Foreseen]
+    foresee: Callable[[Console, ReadableStore, Given], Foreseen] | None
     act: Callable[[Console, Operator, Given], Answer]
     back: Callable[[Given], str]
     fields: tuple[Field, ...] = ()
@@ -123,6 +127,12 @@ class Action:
             "additionalProperties": False,
         }
 
+    @property
+    def command_words(self) -> Sequence[str]:
+        """The words of its command line, with the names of its required fields in braces."""
+        given = {each.name: f"{{{each.name}}}" for each in self.fields if each.required}
+        return ["flumeng", *self.words(given)]
+
     def command(
         self, given: Given, *, hosts: str = "", reason: str = "", if_revision: int | None = None
     ) -> str:
@@ -149,8 +159,10 @@ def lines_of(preview: Preview) -> list[str]:
     """Return a preview as sentences."""
     lines = [*preview.left]
     for move in preview.moves:
-        where = f" from {move.before}" if move.before and move.before != move.after else ""
-        where += f" to {move.after}" if move.after and move.before != move.after else ""
+        where = ""
+        if move.before != move.after:
+            where += f" from {move.before}" if move.before else ""
+            where += f" {'to' if move.before else 'on'} {move.after}" if move.after else ""
         lines.append(f"task {move.task} {move.what}{where}")
     if not preview.moves:
         lines.append("no task will move")

@@ -107,9 +107,10 @@ def _label(_console: Console, operator: Operator, given: Given) -> Answer:
 def _labelling(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
     changes, taken = _labels(given)
     now = require_node(store, given["node"]).value.labels
+    has = ", ".join(f"{key}={value}" for key, value in now.items())
     return Foreseen(
         [
-            f"node {given['node']} has {', '.join(f'{k}={v}' for k, v in now.items()) or 'no labels'}",
+            f"node {given['node']} has {has or 'no labels'}",
             *(f"{key}={value} is set" for key, value in changes.items()),
             *(f"{key} is removed" for key in taken),
             "flows that require labels may move",
@@ -170,8 +171,8 @@ def _ending(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
     return Foreseen(
         [
             f"cursor {given['cursor']} of flow {given['flow']} ends: no events are kept for it",
-            "a reader at another site gets your name and the reason, and begins again behind what "
-            "it has lost; any other reader fails at its next step",
+            "a reader at another site gets your name and the reason, and begins again behind the "
+            "lost events; any other reader fails at its next step",
         ]
     )
 
@@ -332,7 +333,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "task-restart",
         "/tasks/{flow}/{task}/restart",
-        "Restart a task",
+        "Restart task",
         "Restart a task on its node, under a higher epoch; nothing is lost.",
         lambda given: ["task", "restart", _key(given)],
         _restarting,
@@ -343,7 +344,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "task-move",
         "/tasks/{flow}/{task}/move",
-        "Move a task",
+        "Move task",
         "Hand a task over to another node: its owner finishes its batch first.",
         lambda given: ["task", "move", _key(given), given["node"]],
         _moving,
@@ -376,7 +377,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "cursor-end",
         "/cursors/{flow}/{cursor}/end",
-        "End a cursor",
+        "End cursor",
         "End the cursor of a reader that is not a flow here.",
         lambda given: ["cursor", "end", given["flow"], given["cursor"]],
         _ending,

@@ -17,8 +17,8 @@ from flumeng.console.actions.rights import require_all
 from flumeng.console.console import Console
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands import requests
-from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.requests import Collector, Done, Request, Transaction
+from flumeng.control.commands.operator import Operator, Request
+from flumeng.control.commands.requests import Collector, Done, Transaction
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Version, Versioned
 from flumeng.platform.errors import ConflictError, FlumengError, UserError
 from zkschema import paths, records
@@ -43,7 +43,7 @@ class FieldsError(UserError):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What an action will do. ``commands``: as the audit will show them; empty: it changes nothing.
+    """The effects of an action. ``commands``: as the audit will show them; empty: it changes nothing.
     ``revision``: of the flow now, 0 if there is none; None if it concerns no flow. ``answer``: as
     the action would give."""
 
@@ -104,10 +104,15 @@ def rehearse(
     reason: str = "",
     if_revision: int | None = None,
 ) -> Rehearsal:
-    """Return what the action will do. Raises as ``do``, and writes nothing."""
+    """Return the effects of the action. Raises as ``do``, and writes nothing."""
     _require(viewer, action, given)
-    prepared = _prepare(console, store, viewer, action, given, reason, if_revision)
-    foreseen = action.foresee(console, store, given)
+    prepared = _prepare(
+        console, store, viewer, action, given, reason=reason, if_revision=if_revision
+    )
+    foreseen = prepared.answer.foreseen
+    if foreseen is None:
+        assert action.foresee is not None, f"{action.name} foresees nothing"
+        foreseen = action.foresee(console, store, given)
     commands = [each.command for each in prepared.transactions if each.command]
     return Rehearsal(foreseen, commands, prepared.revision, prepared.answer.value)
 
@@ -123,7 +128,7 @@ def do(
     key: str = "",
 ) -> Outcome:
     """Do the action; with a ``key`` only once. Raises NotAllowedError, PreconditionError,
-    OtherBodyError, and what the command raises."""
+    OtherBodyError, and as the command."""
     _require(viewer, action, given)
     body = requests.digest(action.name, json.dumps({**given, "reason": reason}, sort_keys=True))
     request = Request(key_digest(viewer, key), body) if key else None
@@ -131,7 +136,9 @@ def do(
     if done := _found(console, request):
         return _again(done)
     try:
-        prepared = _prepare(console, console.store, viewer, action, given, reason, if_revision)
+        prepared = _prepare(
+            console, console.store, viewer, action, given, reason=reason, if_revision=if_revision
+        )
         if done := _found(console, request):
             return _again(done)
         outcome = _carry_out(operator, action, given, prepared)
@@ -172,6 +179,7 @@ def _prepare(
     viewer: Viewer,
     action: Action,
     given: Given,
+    *,
     reason: str,
     if_revision: int | None,
 ) -> _Prepared:
@@ -221,11 +229,10 @@ def _require_revision(store: ReadableStore, flow: str, if_revision: int) -> None
 def _after(
     flow: str | None, transactions: Sequence[Transaction], revision: int | None
 ) -> int | None:
-    for transaction in transactions:
-        for write in transaction.writes:
-            if isinstance(write, Put) and isinstance(write.value, records.Flow):
-                if write.path.name == flow:
-                    revision = write.value.revision
+    for write in (write for transaction in transactions for write in transaction.writes):
+        value = write.value if isinstance(write, Put) and write.path.name == flow else None
+        if isinstance(value, records.Flow):
+            revision = value.revision
     return revision
 
 
@@ -235,6 +242,8 @@ def _carry_out(operator: Operator, action: Action, given: Given, prepared: _Prep
     command = " ".join(action.words(given))
     if not transactions and operator.request:
         transactions = [Transaction((), f"{command} (unchanged)", operator.reason)]
+    if answer.first:
+        answer.first()
     requests.carry_out(operator, transactions, None if answer.then else kept)
     if answer.then:
         answer.then()

@@ -147,7 +147,7 @@ def _delete(_console: Console, operator: Operator, given: Given) -> Answer:
     return Answer({"flow": flow, "changed": changed, "discard": discard})
 
 
-def _deleting(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+def _deleting(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
     return Foreseen([flows.deletion(given["flow"], discard=bool(given.get("discard")))])
 
 
@@ -271,7 +271,7 @@ ACTIONS: tuple[Action, ...] = (
         "flow-validate",
         "/flows/validate",
         "Check a flow file",
-        "List all problems of a flow's text, or what it promises.",
+        "List all problems of a flow's text, or its promises.",
         lambda _given: ["flow", "validate", "flow.yaml"],
         _validated,
         _validate,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flumeng.console.actions import clusters, flows
+from flumeng.console.actions import clusters, dead_letters, flows
 from flumeng.console.actions.action import Action
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 
 ACTIONS: Mapping[str, Action] = {
-    action.name: action for action in (*flows.ACTIONS, *clusters.ACTIONS)
+    action.name: action for action in (*flows.ACTIONS, *dead_letters.ACTIONS, *clusters.ACTIONS)
 }
 LEFT_OUT: Mapping[str, str] = {
     "node-cordon": "flumeng has no cordon: a node that gets no work is drained",

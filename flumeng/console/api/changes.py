@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -18,12 +17,12 @@ from flumeng.config import SpecError
 from flumeng.console.actions.action import Action
 from flumeng.console.actions.doing import FieldsError, PreconditionError, do, read_fields, rehearse
 from flumeng.console.actions.table import ACTIONS
+from flumeng.console.api.answers import REVISION_TAG
 from flumeng.console.api.problems import problem, status_of
 from flumeng.console.api.reads import as_json
 from flumeng.platform.errors import FlumengError, UserError
 
 JSON = "application/json"
-ETAG = re.compile(r'"(\d{1,9})"')
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
 DRY_RUN = {"true": True, "false": False}
 
@@ -60,10 +59,10 @@ def _answer(action: Action, request: Request, body: bytes) -> Response:
     try:
         return _done(action, request, body)
     except FieldsError as error:
-        rows = [{"field": name, "message": why} for name, why in error.problems.items()]
+        rows = [f"{name}: {why}" for name, why in error.problems.items()]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), problems=rows)
     except SpecError as error:
-        rows = [asdict(each) for each in error.problems]
+        rows = [*map(str, error.problems)]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), problems=rows)
     except PreconditionError as error:
         refused = problem(HTTPStatus.PRECONDITION_FAILED, str(error), revision=error.revision)
@@ -136,7 +135,7 @@ def _precondition(action: Action, request: Request) -> int | None:
         wanted = etag(0)
     if wanted is None:
         return None
-    match = ETAG.fullmatch(wanted.strip())
+    match = REVISION_TAG.fullmatch(wanted.strip())
     if match is None:
         raise HeaderError(f'If-Match is the revision of a flow, such as "7", not {wanted}')
     if "flow" not in action.names:

@@ -13,6 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flumeng import __version__
+from flumeng.console.actions.action import Action
+from flumeng.console.actions.table import ACTIONS
+from flumeng.console.api.answers import REVISION_TAG
 from flumeng.console.api.problems import Failure
 from flumeng.console.api.read import NAMES, Parameter, Read
 from flumeng.console.api.reads import READS
@@ -24,10 +27,18 @@ FAILURES: Mapping[HTTPStatus, str] = {
     HTTPStatus.UNAUTHORIZED: "The client did not prove who it is.",
     HTTPStatus.FORBIDDEN: "The client may not do this.",
     HTTPStatus.NOT_FOUND: "There is no such thing; the sentence has the nearest name.",
+    HTTPStatus.CONFLICT: "Something changed meanwhile, or its state does not allow this.",
+    HTTPStatus.PRECONDITION_FAILED: "The flow is at another revision, which revision names.",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not application/json.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "This cannot be answered; the sentence says why.",
     HTTPStatus.TOO_MANY_REQUESTS: "The client asks too often; see Retry-After.",
     HTTPStatus.INTERNAL_SERVER_ERROR: "A stored record is damaged, or the console failed.",
     HTTPStatus.SERVICE_UNAVAILABLE: "ZooKeeper or a node does not answer; see Retry-After.",
+}
+CHANGES_ONLY = {
+    HTTPStatus.CONFLICT,
+    HTTPStatus.PRECONDITION_FAILED,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 }
 AWAY = {
     "description": "Since when ZooKeeper has not answered, in seconds since the epoch. The answer "
@@ -38,6 +49,32 @@ ETAG = {
     "description": "Identifies the answer for If-None-Match. That of a flow begins with its "
     "revision, for If-Match.",
     "schema": {"type": "string"},
+}
+DRY_RUN = {
+    "name": "dry-run",
+    "in": "query",
+    "description": "Only return its effects: sentences (will), the audit's commands, the "
+    "command line, and the command's preview.",
+    "schema": {"enum": ["true", "false"]},
+}
+KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The same key with the same body gives the first answer again and does nothing, "
+    "within 24 hours, while the audit keeps the change.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "description": "Only if the flow is at this revision, as in its ETag.",
+    "schema": {"type": "string", "pattern": REVISION_TAG.pattern},
+}
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "description": "Only if there is no such flow.",
+    "schema": {"enum": ["*"]},
 }
 LINK = {"description": "The next page: rel=next.", "schema": {"type": "string"}}
 DESCRIPTION = (
@@ -73,6 +110,8 @@ def document() -> Mapping[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for read, schema in zip(READS, schemas, strict=False):
         paths.setdefault(read.path, {})["get"] = _read(read, schema)
+    for action in ACTIONS.values():
+        paths.setdefault(action.path, {})["post"] = _change(action)
     paths["/events"] = {"get": EVENTS}
     paths["/openapi.json"] = {"get": _OPENAPI}
     return {
@@ -124,12 +163,49 @@ def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _change(action: Action) -> dict[str, Any]:
+    also = [HTTPStatus.UNSUPPORTED_MEDIA_TYPE]
+    parameters = [_in_path(name) for name in action.names]
+    if action.changes:
+        also += [HTTPStatus.CONFLICT]
+        parameters += [DRY_RUN, KEY]
+    headers = {}
+    if "flow" in action.names:
+        also += [HTTPStatus.PRECONDITION_FAILED]
+        parameters += [IF_MATCH, IF_NONE_MATCH]
+        headers = {"ETag": ETAG}
+    return {
+        "operationId": action.name,
+        "tags": [action.path.split("/")[1]],
+        "summary": action.doc,
+        "description": f"On a terminal: `{' '.join(action.command_words)}`",
+        "parameters": parameters,
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": action.body_schema}},
+        },
+        "responses": {
+            "200": {
+                "description": "The result of the change; with dry-run its effects.",
+                "headers": headers,
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            },
+            **failures(named=bool(action.names), also=also),
+        },
+    }
+
+
 def failures(*, named: bool, also: Sequence[HTTPStatus] = ()) -> dict[str, Any]:
     """Return the answers for errors. ``named``: the path has names; ``also``: further answers."""
-    shown = [status for status in (*FAILURES, *also) if named or status != HTTPStatus.NOT_FOUND]
+    others = CHANGES_ONLY - {*also}
+    shown = [
+        status
+        for status in FAILURES
+        if status not in others and (named or status != HTTPStatus.NOT_FOUND)
+    ]
     return {
         str(status.value): {
-            "description": FAILURES.get(status, status.phrase),
+            "description": FAILURES[status],
             "content": {PROBLEM: {"schema": {"$ref": REFERENCE.format(name=Failure.__name__)}}},
         }
         for status in shown

@@ -56,10 +56,12 @@ class _Needed(TypedDict):
 
 
 class Failure(_Needed, total=False):
-    """An error, see RFC 9457. ``problems``: a sentence for each parameter that cannot be read.
-    ``zookeeper_away_since``: seconds since the epoch."""
+    """An error, see RFC 9457. ``problems``: a sentence for each parameter or field that cannot be
+    read. ``revision``: of the flow now, after a lost race. ``zookeeper_away_since``: seconds since
+    the epoch."""
 
     problems: list[str]
+    revision: int
     zookeeper_away_since: float
 
 

@@ -28,6 +28,7 @@ NAMES = {
     "journal": "The name of a journal.",
     "cursor": "The name of a cursor.",
     "site": "The name of another site.",
+    "key": "The key of a setting.",
     "component": "The name of a source, filter, sink, or option of a flow.",
 }
 """The names in paths."""

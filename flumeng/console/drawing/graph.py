@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -156,7 +157,7 @@ def _sorted(
 
 def _crossings(layers: list[list[str]], below: Mapping[str, list[str]]) -> int:
     crossings = 0
-    for upper, lower in zip(layers, layers[1:], strict=False):
+    for upper, lower in pairwise(layers):
         at = {name: number for number, name in enumerate(lower)}
         ends = [end for name in upper for end in sorted(at[to] for to in below.get(name, ()))]
         crossings += sum(
@@ -196,7 +197,7 @@ def _apart(wanted: Sequence[float], rooms: Sequence[int]) -> list[float]:
     """Return centres near the wanted ones, in this order, that keep GAP between neighbours. The sum
     of squared distances is the least possible: regression under order, by pooling neighbours."""
     shifts = [0.0]
-    for before, room in zip(rooms, rooms[1:], strict=False):
+    for before, room in pairwise(rooms):
         shifts.append(shifts[-1] + before / 2 + GAP + room / 2)
     pools: list[tuple[float, int]] = []
     for value, shift in zip(wanted, shifts, strict=False):
@@ -311,7 +312,8 @@ def svg(layout: Layout, label: str) -> Markup:
     ]
     parts += [_box(box, *layout.places[box.id]) for box in layout.boxes]
     return Markup(
-        '<svg class="graph" role="group" aria-label="{}" width="{}" height="{}" viewBox="0 0 {} {}">'
+        '<svg class="graph" role="group" aria-label="{}" width="{}" height="{}" '
+        'viewBox="0 0 {} {}">'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>{}</svg>'
     ).format(

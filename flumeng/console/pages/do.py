@@ -1,7 +1,7 @@
-"""``/do/NAME``: shows what an action will do and its command line; a second click does it.
+"""``/do/NAME``: shows the effects of an action and its command line; a second click does it.
 
-A form carries what its page has shown: the fields, the flow's revision, and a key. Other fields, or
-a flow that was changed meanwhile, show the page again. The key makes a second click the same
+A form carries the contents of its page: the fields, the flow's revision, and a key. Other fields,
+or a flow that was changed meanwhile, show the page again. The key makes a second click the same
 request, so that it acts once.
 """
 
@@ -44,7 +44,7 @@ AREA_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Asked:
-    """What a form or a link has: ``texts`` of the action's fields, and those of the form itself."""
+    """The fields of a form or a link: ``texts`` of the action, and those of the form itself."""
 
     texts: Mapping[str, str]
     reason: str = ""
@@ -56,7 +56,7 @@ class Asked:
 
 @dataclass
 class Shown:
-    """What a page shows. ``problems`` by field; ``refusal``: why it cannot be done, with what
+    """The contents of a page. ``problems`` by field; ``refusal``: why it cannot be done, with what
     ``changed`` meanwhile and the ``diff`` of the flow's text. ``used``: the form's key was used for
     another request."""
 
@@ -102,7 +102,7 @@ def _answer(request: Request, texts: dict[str, str]) -> Response:
             return _done(console, viewer, action, given, asked)
         except FlumengError as error:
             _refuse(console, shown, error, given)
-    _rehearse(console, viewer, action, given, asked, shown)
+    _rehearse(console, viewer, action, given, asked, shown=shown)
     return _render(request, action, asked, shown, _digest(given))
 
 
@@ -145,18 +145,23 @@ def _done(console: Console, viewer: Viewer, action: Action, given: Given, asked:
 
 
 def _rehearse(
-    console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked, shown: Shown
+    console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked, *, shown: Shown
 ) -> None:
     try:
-        if shown.refusal:  # the copy may not have what changed meanwhile
+        with console.copy.query() as cache:
             shown.rehearsal = doing.rehearse(
-                console, console.store, viewer, action, given, reason=asked.reason
+                console,
+                console.store if shown.refusal else cache,  # the copy may lag behind a refusal
+                viewer,
+                action,
+                given,
+                reason=asked.reason,
+                if_revision=None if shown.refusal else asked.revision,
             )
-        else:
-            with console.copy.query() as cache:
-                shown.rehearsal = doing.rehearse(
-                    console, cache, viewer, action, given, reason=asked.reason
-                )
+    except PreconditionError as error:  # the link or form is of an older revision
+        _refuse(console, shown, error, given)
+        _rehearse(console, viewer, action, given, asked, shown=shown)
+        return
     except FlumengError as error:
         if not shown.refusal:
             shown.refusal, shown.status = str(error), HTTPStatus(status_of(error))
@@ -228,7 +233,7 @@ def _render(
     console = request.app.state.console
     viewer = request.state.viewer
     rehearsal = shown.rehearsal
-    subject = " ".join(asked.texts[name] for name in action.names if name in asked.texts)
+    subject = "/".join(asked.texts[name] for name in action.names if name in asked.texts)
     return rendering.page(
         request,
         "do.html",
@@ -264,7 +269,7 @@ def done(request: Request) -> Response:
         console.store, request.query_params.get("request", ""), console.clock()
     )
     if found is None:
-        raise UserError("the audit has no such request: look at the page of what it changed")
+        raise UserError("the audit has no such request: look at the page that you came from")
     answer = found.answer.get("answer") if isinstance(found.answer, dict) else None
     rows = _rows(answer) if isinstance(answer, dict) else []
     return rendering.page(

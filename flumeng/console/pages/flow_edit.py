@@ -111,7 +111,9 @@ async def _edit(request: Request, seen: FlowSeen | None) -> Response:
         work = form.get("work", "check")
         if work not in WORK:
             raise HTTPException(HTTPStatus.BAD_REQUEST, f"work: expected one of {', '.join(WORK)}")
-        shown = await run_in_threadpool(_results, request, seen, work, text, events, revision)
+        shown = await run_in_threadpool(
+            _results, request, seen, work, text, events, revision=revision
+        )
     elif seen and seen.detail is None:
         shown = Shown(problem=seen.problem)
     values: dict[str, Any] = {
@@ -128,7 +130,7 @@ async def _edit(request: Request, seen: FlowSeen | None) -> Response:
 
 
 def _results(
-    request: Request, seen: FlowSeen | None, work: str, text: str, events: str, revision: int
+    request: Request, seen: FlowSeen | None, work: str, text: str, events: str, *, revision: int
 ) -> Shown:
     console: Console = request.app.state.console
     check = checked(text, seen.name if seen else None)

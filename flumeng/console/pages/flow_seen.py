@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
@@ -26,6 +26,7 @@ from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.queries.timeline import Timeline, names, timeline
 from flumeng.platform.errors import FlumengError
 from zkschema import paths
+from zkschema.table import NAME
 
 TABS = (
     ("", "Overview"),
@@ -38,6 +39,8 @@ TABS = (
     ("edit", "Edit"),
 )
 PAGE_ROWS = 100
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,10 @@ def see(request: Request) -> FlowSeen:
 
 
 def _gone(console: Console, name: str) -> str:
+    """Return why there is no such flow: by whom it was deleted, or the nearest name."""
     with console.copy.query() as cache:
         try:
-            rows = history.history(cache, name)
+            rows = history.history(cache, name) if NAME.fullmatch(name) else []
             if rows and rows[-1].deleted:
                 return f"flow {name} was deleted {rows[-1].deleted}"
             require_flow(cache, name)
@@ -132,10 +136,10 @@ def state_since(moments: Timeline, task: TaskRow) -> float | None:
 
 
 def _since(picture: Picture, name: str) -> float | None:
+    """Return when this console first saw a cause about the flow; None if it always has."""
     abouts = [cause["about"] for cause in picture.status["causes"] if names(cause["about"], name)]
-    return min(
-        (picture.since[about].at for about in abouts if about in picture.since), default=None
-    )
+    seen = [picture.since[about] for about in abouts if about in picture.since]
+    return min((since.at for since in seen if not since.or_longer), default=None)
 
 
 @dataclass(frozen=True)
@@ -160,22 +164,23 @@ def asked(console: Console, seen: FlowSeen) -> Asked:
             return counters(cache, console.asking.counters, seen.name)
 
     def all_three() -> Asked:
-        problems = []
+        problems: list[str] = []
+
+        def result(future: Future[T], otherwise: T) -> T:
+            try:
+                return future.result()
+            except FlumengError as error:
+                problems.append(str(error))
+                return otherwise
+
         with ThreadPoolExecutor(3) as pool:
-            lag, counts, sources = (
-                pool.submit(console.lag, seen.name),
-                pool.submit(counted),
-                pool.submit(of_sources),
-            )
-            known: list[Any] = [None, TaskCounts(), ([], ())]
-            for number, future in enumerate((lag, counts, sources)):
-                try:
-                    known[number] = future.result()
-                except FlumengError as error:
-                    problems.append(str(error))
-        silent = {*known[1].silent, *known[2][1], *(known[0].silent if known[0] else ())}
-        problems += [f"node {node} does not answer" for node in sorted(silent)]
-        return Asked(known[0], known[1], known[2][0], tuple(dict.fromkeys(problems)))
+            asked_lag: Future[LagOfFlow | None] = pool.submit(console.lag, seen.name)
+            asked_counts, asked_sources = pool.submit(counted), pool.submit(of_sources)
+            lag, counts = result(asked_lag, None), result(asked_counts, TaskCounts())
+            sources, silent = result(asked_sources, ([], ()))
+        everyone = {*counts.silent, *silent, *(lag.silent if lag else ())}
+        problems += [f"node {node} does not answer" for node in sorted(everyone)]
+        return Asked(lag, counts, sources, tuple(dict.fromkeys(problems)))
 
     return console.shared.answer(("flow", seen.name), all_three)
 

@@ -68,7 +68,7 @@ async def show(request: Request) -> Response:
         values = await form_of(request)
         at, where = _asked(values)
         try:
-            tap = _tap(request, seen.name, at, where, STILL_SECONDS, STILL_EVENTS)
+            tap = _tap(request, seen.name, at, where, seconds=STILL_SECONDS, most=STILL_EVENTS)
             async for event in _each(tap):
                 events += [shown(event)] if event is not None else []
         except FlumengError as error:
@@ -99,7 +99,7 @@ async def stream(request: Request) -> Response:
     seen = await run_in_threadpool(see, request)
     at, where = _asked(request.query_params)
     seconds = min(whole(request, "seconds", MOST_SECONDS, least=1), MOST_SECONDS)
-    tap = _tap(request, seen.name, at, where, seconds, MOST_EVENTS)
+    tap = _tap(request, seen.name, at, where, seconds=seconds, most=MOST_EVENTS)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_sent(tap), media_type="text/event-stream", headers=headers)
 
@@ -120,7 +120,7 @@ async def _sent(tap: Iterator[Event | None]) -> AsyncIterator[bytes]:
 
 
 def _tap(
-    request: Request, flow: str, at: str | None, where: str | None, seconds: int, most: int
+    request: Request, flow: str, at: str | None, where: str | None, *, seconds: int, most: int
 ) -> Iterator[Event | None]:
     console: Console = request.app.state.console
     if console.trials is None:

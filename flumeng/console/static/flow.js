@@ -29,7 +29,7 @@ function checkWhileTyping(form) {
     }
     const found = await answer.json();
     const many = found.problems.length;
-    made("h2", many ? `${many} problems` : "The text is valid", result);
+    made("h2", many ? `${many} problem${many === 1 ? "" : "s"}` : "The text is valid", result);
     const list = made("ul", "", result);
     list.className = "problems";
     for (const problem of found.problems) {

@@ -1,1 +1,1 @@
-"""Who asks: proven by the loopback address, a certificate, OIDC or a token."""
+"""Proofs of viewers: the loopback address, a certificate, an OpenID provider or a token."""

@@ -74,7 +74,7 @@ class Gate:
         self._require_host(request)
         wait = self._who.bounds.address.take(address(request))
         if wait:
-            raise TooManyError(f"too many requests from your address: wait {wait:.0f} s", wait)
+            raise TooManyError("too many requests from your address", wait)
         session = self._session(request)
         request.state.session = session or self._who.sessions.begin()
         request.state.body = await _body(request, receive)
@@ -127,7 +127,7 @@ class Gate:
         )
 
     def _again(self, request: Request, receive: Receive) -> Receive:
-        """Return what gives the body that was read, then what the connection gives."""
+        """Return a ``receive`` that begins with the body that was read."""
         messages = [{"type": "http.request", "body": request.state.body, "more_body": False}]
 
         async def received() -> Message:
@@ -141,7 +141,9 @@ class Gate:
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start" and not path.startswith(STATIC):
-                headers = [*message["headers"], (b"cache-control", b"no-store")]
+                headers = list(message["headers"])
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
                 named = f"{self._who.cookie_name(request)}=".encode()
                 if cookies and not any(value.startswith(named) for _, value in headers):
                     cookie = self.cookie_of(self._who, request, request.state.session)
@@ -166,7 +168,7 @@ def cookie(who: Who, request: Request, suffix: str, value: str, seconds: float) 
 
 
 async def _body(request: Request, receive: Receive) -> bytes:
-    """Read the whole body. Raises TooLargeError, TooSlowError."""
+    """Read the whole body: a part of it is never passed on. Raises TooLargeError, TooSlowError."""
     headers = request.headers
     if "content-length" not in headers and "transfer-encoding" not in headers:
         return b""
@@ -177,6 +179,8 @@ async def _body(request: Request, receive: Receive) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             while True:
                 message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise TooSlowError("the request was not sent to its end")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > BODY_BYTES:

@@ -46,7 +46,9 @@ class Members:
     @property
     def console_rights(self) -> Rights:
         """The rights of the console's own certificate: no viewer has more."""
-        return EVERYTHING if self._own is None else self._rights(self._own)
+        if self._own is None:
+            return EVERYTHING
+        return self._rights(self._own) if self._own.role in PEOPLE else Rights()  # a master's
 
     def viewer(self, certificate: bytes) -> tuple[str, Rights]:
         """Return the name and rights of the owner of a certificate (DER) that TLS has verified.

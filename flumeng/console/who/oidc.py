@@ -87,7 +87,7 @@ class OidcOptions:
         example="{sre: {role: operator}, web: {role: operator, flows: [web]}}",
     )
     scopes: tuple[str, ...] = option(
-        doc="What the console asks for.", default=("openid", "email", "profile")
+        doc="The scopes that the console asks for.", default=("openid", "email", "profile")
     )
     groups_claim: str = option(doc="The claim with a person's groups.", default="groups")
 
@@ -120,7 +120,7 @@ def read_options(file: Path) -> OidcOptions:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody whom the provider has named. ``groups``: those with rights."""
+    """A person named by the provider. ``groups``: those with rights."""
 
     name: str
     groups: tuple[str, ...]
@@ -184,8 +184,8 @@ class Oidc:
         return f"{endpoint}?{urlencode(question)}", self._seal.sealed("login", cookie)
 
     def finish(self, cookie: str, answer: Mapping[str, str]) -> tuple[Person, str]:
-        """Return who has logged in, and the path to show. ``answer``: the parameters of the
-        callback. Raises LogInError; UnavailableError when the provider does not answer."""
+        """Return the person, and the path to show. ``answer``: the parameters of the callback.
+        Raises LogInError; UnavailableError when the provider does not answer."""
         began = self._seal.opened("login", cookie)
         if began is None or began["until"] <= self._clock():
             raise LogInError("this login was begun elsewhere, or too long ago: log in again")
@@ -286,7 +286,7 @@ class Oidc:
                 not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()),
                 "it belongs to another login",
             ),
-            (not isinstance(claims.get("sub"), str) or not claims["sub"], "it names nobody"),
+            (not isinstance(claims.get("sub"), str) or not claims["sub"], "it names no person"),
         ):
             if wrong:
                 raise LogInError(f"the provider's ID token is not valid: {what}")

@@ -1,4 +1,4 @@
-"""Finds out who asks: by token, session, certificate, or the loopback address, in this order."""
+"""Finds the viewer of a request: by token, session, certificate, loopback address, in order."""
 
 from __future__ import annotations
 
@@ -76,18 +76,18 @@ class Who:
         return own
 
     def admit(self, request: Request) -> Viewer:
-        """Return who asks. Blocks to read ZooKeeper, a file. Raises LogInError, TooManyError,
+        """Return the viewer. Blocks to read ZooKeeper, a file. Raises LogInError, TooManyError,
         NotAllowedError; UnavailableError when a proof cannot be checked now."""
         viewer = self.viewer(request)
         wait = self.bounds.name.take(viewer.name)
         if not wait and request.method not in SAFE:
             wait = self.bounds.changes.take(viewer.name)
         if wait:
-            raise TooManyError(f"{viewer.name} asks too often: wait {wait:.0f} s", wait)
+            raise TooManyError(f"{viewer.name} asks too often", wait)
         return viewer
 
     def viewer(self, request: Request) -> Viewer:
-        """Return who asks, as ``admit`` does, without counting the request."""
+        """Return the viewer, as ``admit`` does, without counting the request."""
         session: Session = request.state.session
         viewer = self._proven(request, session)
         console = self.members.console_rights
@@ -135,7 +135,7 @@ class Who:
         """Count a login, or a wrong proof. Raises TooManyError."""
         wait = self.bounds.logins.take(address(request))
         if wait:
-            raise TooManyError(f"too many logins from your address: wait {wait:.0f} s", wait)
+            raise TooManyError("too many logins from your address", wait)
 
 
 def address(request: Request) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flumeng.platform.errors import FlumengError, NotAllowedError, UnavailableError
 
 
@@ -21,7 +23,7 @@ class TooManyError(UnavailableError):
     """Too many requests. ``seconds``: when to try again."""
 
     def __init__(self, sentence: str, seconds: float) -> None:
-        super().__init__(sentence)
+        super().__init__(f"{sentence}: try again in {math.ceil(seconds)} s")
         self.seconds = seconds
 
 

@@ -102,7 +102,7 @@ class Sessions:
             self._ended[session.number] = session.until
 
     def csrf(self, session: Session) -> str:
-        """Return what each form of the session carries, and each change with its cookie."""
+        """Return the token in each form of the session, and in each change with its cookie."""
         return self.seal.mac("csrf", session.number.encode())
 
     def is_csrf(self, session: Session, token: str) -> bool:

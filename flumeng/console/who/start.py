@@ -1,25 +1,26 @@
 """Chooses the ways to prove a name from the options of ``flumeng console``; refuses unsafe ones.
 
-Loopback without a way: everybody on the host may look. With a way: only those who prove a name.
+Loopback without a way: everybody on the host may look. With a way: each viewer proves a name.
 Beyond loopback: only with TLS and a way.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from flumeng.console.console import Console
 from flumeng.console.who.members import Members
-from flumeng.console.who.oidc import Oidc, OidcOptions, read_options
+from flumeng.console.who.oidc import Oidc, read_options
 from flumeng.console.who.proofs import Bounds, Who
 from flumeng.console.who.sessions import Sessions, read_key
 from flumeng.console.who.tls import ConsoleTls, hosts_of
 from flumeng.console.who.tokens import Tokens
 from flumeng.console.who.viewers import Rights
+from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.credentials import Credentials, Keystore
 from flumeng.platform.security.exposure import is_loopback
@@ -49,7 +50,13 @@ class Options:
 
 
 def prepare(
-    console: Console, options: Options, keystore: Keystore | None, resolve: Callable[[str], str]
+    store: Store,
+    options: Options,
+    keystore: Keystore | None,
+    resolve: Callable[[str], str],
+    *,
+    clock: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> tuple[Who, ConsoleTls | None]:
     """Return the gate, and TLS if it is used. ``keystore``: the console's own identity. ``resolve``
     returns a secret. Raises UserError with all problems, a line each; UnavailableError."""
@@ -74,11 +81,11 @@ def prepare(
         problems.append("--tls needs an identity: set FLUMENG_IDENTITY to its directory")
     key = read(lambda: read_key(options.key))
     tokens_file, oidc_file = options.tokens, options.oidc
-    tokens = read(lambda: Tokens(tokens_file, console.clock)) if tokens_file else None
+    tokens = read(lambda: Tokens(tokens_file, clock)) if tokens_file else None
     given = read(lambda: read_options(oidc_file)) if oidc_file else None
     secret = read(lambda: resolve(given.client_secret)) if given is not None else None
     has_way = wants_tls or options.oidc is not None or options.tokens is not None
-    problems += _problems(console, options, is_local=is_local, has_way=has_way, own=own)
+    problems += _problems(store, options, is_local=is_local, has_way=has_way, own=own)
     if not is_local and keystore is None:
         problems.append(
             f"--listen {options.listen}: other hosts could read and change all without a proof. "
@@ -88,16 +95,19 @@ def prepare(
         )
     if problems or key is None:
         raise UserError("\n".join(problems))
-    sessions = Sessions(key, console.clock)
+    sessions = Sessions(key, clock)
     identity = own.identity if own is not None else None
+    oidc = None
+    if given is not None and secret is not None:
+        oidc = Oidc(given, secret, options.url, sessions.seal, clock=clock, monotonic=monotonic)
     who = Who(
-        Members(console.store, identity, console.clock, console.monotonic),
+        Members(store, identity, clock, monotonic),
         sessions,
-        Bounds.usual(console.monotonic),
+        Bounds.usual(monotonic),
         anonymous=None if has_way else Rights("operator" if options.allow_changes else "viewer"),
         certificates=wants_tls,
         tokens=tokens,
-        oidc=_oidc(console, options, given, secret, sessions),
+        oidc=oidc,
         url=options.url,
         hosts=_hosts(options, is_local=is_local, own=own if wants_tls else None),
     )
@@ -105,16 +115,14 @@ def prepare(
 
 
 def _problems(
-    console: Console, options: Options, *, is_local: bool, has_way: bool, own: Credentials | None
+    store: Store, options: Options, *, is_local: bool, has_way: bool, own: Credentials | None
 ) -> list[str]:
     problems = []
     if options.oidc is not None and not options.url:
         problems.append("--oidc needs --url, the console's address in browsers")
     if options.allow_changes and has_way:
-        problems.append(
-            "--allow-changes is for a console without proofs: roles decide who may change what"
-        )
-    elif options.allow_changes and is_local and (own is not None or _is_secured(console)):
+        problems.append("--allow-changes is for a console without proofs: here the roles decide")
+    elif options.allow_changes and is_local and (own is not None or _is_secured(store)):
         problems.append(
             "--allow-changes: in a secured cluster a change needs a proven name: add --tls, "
             "--oidc FILE or --tokens FILE"
@@ -130,23 +138,9 @@ def _problems(
     return problems
 
 
-def _is_secured(console: Console) -> bool:
-    schema = console.store.read(paths.schema())
+def _is_secured(store: Store) -> bool:
+    schema = store.read(paths.schema())
     return schema is not None and SECURED in schema.value.features
-
-
-def _oidc(
-    console: Console,
-    options: Options,
-    given: OidcOptions | None,
-    secret: str | None,
-    sessions: Sessions,
-) -> Oidc | None:
-    if given is None or secret is None:
-        return None
-    return Oidc(
-        given, secret, options.url, sessions.seal, clock=console.clock, monotonic=console.monotonic
-    )
 
 
 def _hosts(options: Options, *, is_local: bool, own: Credentials | None) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""A viewer: the proven name and the rights of who asks."""
+"""Viewers: their proven names and their rights."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ EVERYTHING = Rights("admin")
 
 @dataclass(frozen=True)
 class Viewer:
-    """``name``: as in the audit. ``flows``: as in ``Rights``. ``csrf``: what the forms of a session
-    carry; empty without a session. ``console``: the rights of the console's own certificate, which
+    """``name``: as in the audit. ``flows``: as in ``Rights``. ``csrf``: the token in the forms of a
+    session; empty without one. ``console``: the rights of the console's own certificate, which
     bound each viewer. ``can_leave``: whether a session of its own can be ended."""
 
     name: str
@@ -51,11 +51,12 @@ class Viewer:
         """Raises NotAllowedError unless the viewer may change ``flow``, or the cluster."""
         if self.may_change(flow):
             return
-        what = f"flow {flow}" if flow is not None else "the cluster"
+        part = f"flow {flow}" if flow is not None else "the cluster"
         if Rights(self.role, self.flows).may_change(flow):
             raise NotAllowedError(
-                f"nobody may change {what} here: the console's own certificate does not allow it"
+                f"{self.name} may not change {part} here: the console's own certificate does not "
+                "allow it"
             )
         raise NotAllowedError(
-            f"{self.name} may not change {what}: ask an administrator for the role operator"
+            f"{self.name} may not change {part}: ask an administrator for the role operator"
         )

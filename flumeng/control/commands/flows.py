@@ -221,7 +221,7 @@ def delete_flow(
 
 
 def deletion(flow: str, *, discard: bool) -> str:
-    """Return a sentence on what happens to a flow that is deleted now."""
+    """Return a sentence on the fate of a flow that is deleted now."""
     if discard:
         return f"flow {flow} stops now, drops events not in its sinks, and is then deleted"
     return (

@@ -128,7 +128,9 @@ def trim_audit(store: Store) -> None:
 
 
 def audit_entry(entry: records.Audit, key: str = "") -> Put:
-    """Return the write of an entry, under a unique name that sorts by time and ends with ``key``, if
-    it is given."""
+    """Return the write of an entry, under a unique name that sorts by time. It ends with ``key``,
+    if that is given."""
     short = replace(entry, command=textwrap.shorten(entry.command, COMMAND_CHARACTERS))
-    return Put(paths.audit(entry.name(key or uuid.uuid4().hex[:8])), short, ABSENT)
+    unique = uuid.uuid4().hex
+    name = entry.name(f"{unique[:4]}-{key}" if key else unique[:8])
+    return Put(paths.audit(name), short, ABSENT)

@@ -15,7 +15,7 @@ from flumeng.control.commands.tasks import moved, plannable_snapshot, restarted
 from flumeng.control.planner.effects import applied
 from flumeng.control.planner.planner import plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
-from flumeng.control.zookeeper import ReadableStore, Store, Version
+from flumeng.control.zookeeper import ReadableStore, Version
 from zkschema.records import Flow, Node, NodeStatus, PlannedTask, TaskStatus
 
 ROUNDS = 100
@@ -92,14 +92,14 @@ def apply(
     return replace(preview, left=tuple(str(part) for r in revisions for part in r.applied.left))
 
 
-def restart(store: Store, key: str) -> Preview:
+def restart(store: ReadableStore, key: str) -> Preview:
     """Preview ``restart_task``; raises the same errors."""
     change = restarted(plannable_snapshot(store), key)
     node, epoch = change.after.node, change.after.epoch
     return Preview((Move(key, node, node, f"starts again under epoch {epoch}"),), ())
 
 
-def move(store: Store, key: str, node: str) -> Preview:
+def move(store: ReadableStore, key: str, node: str) -> Preview:
     """Preview ``move_task``; raises the same errors."""
     require_node(store, node)
     now = plannable_snapshot(store)

@@ -1,7 +1,7 @@
 """Requests with a key, which may be repeated and act once.
 
 The audit entry of a change is committed with it, so its name carries the key and its record the
-answer. A repetition reads what it would change, then looks for the entry, then commits. If the
+answer. A repetition reads the records to change, then looks for the entry, then commits. If the
 first one committed before these reads, the entry is found; otherwise the commit conflicts.
 """
 
@@ -97,7 +97,7 @@ def digest(*texts: str) -> str:
 
 
 def find(store: Store, request: Request, now: float) -> Done | None:
-    """Return what was done for an equal request; None if it has not ended. ``now``: seconds since
+    """Return the result of an equal request; None if it has not ended. ``now``: seconds since
     the epoch. Raises OtherBodyError, UnavailableError."""
     return _done(entries(store, request.key, now), request)
 
@@ -115,7 +115,7 @@ def entries(store: Store, key: str, now: float) -> list[records.Audit]:
 
 
 def done_with(store: Store, key: str, now: float) -> Done | None:
-    """Return what was done for the request with this digest of a key; None if it has not ended."""
+    """Return the result of the request with this digest of a key; None if it has not ended."""
     return _done(entries(store, key, now), None)
 
 

@@ -277,7 +277,7 @@ def end_maintenance(operator: Operator) -> records.Maintenance | None:
     return before
 
 
-def refuse_in_maintenance(store: Store) -> None:
+def refuse_in_maintenance(store: ReadableStore) -> None:
     maintenance = _read(store).value.maintenance
     if maintenance is not None:
         raise ConflictError(

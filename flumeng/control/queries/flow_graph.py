@@ -161,7 +161,7 @@ class _Building:
             if isinstance(stage, FilterStage):
                 on_error = "" if stage.part.on_error == KEEP else stage.part.on_error
                 label, when = summary(stage.part), stage.part.when or ""
-                node = self._add("filter", label, when, on_error, stage.place)
+                node = self._add("filter", label, when=when, on_error=on_error, place=stage.place)
                 if stage.makes_dead_letters:
                     self.failing.append(node)
                 self._join(before, node, self.rates.processed if stage.behind is None else None)
@@ -170,7 +170,7 @@ class _Building:
                 part = self._part(stage.part, *names)
                 named = stage.part.name + _alone(part)
                 when = stage.part.when or other
-                node = self._add("branch", named, when, place=stage.place, part=part)
+                node = self._add("branch", named, when=when, place=stage.place, part=part)
                 self._join(before, node)
             nodes[stage.number] = [node]
 
@@ -204,6 +204,7 @@ class _Building:
         self,
         kind: NodeKind,
         label: str,
+        *,
         when: str = "",
         on_error: str = "",
         place: str = "",

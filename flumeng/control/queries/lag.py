@@ -191,14 +191,22 @@ def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) 
     state = require_flow(store, flow).value.state
     cache = ReadCache.of(store)
     answers, silent = fan_out.ask_all(cache, ask)
-    asked = Positions(answers, silent), newest(answers)
-    whole = _lag(cache, flow, state, *asked, now=now)
+    where, accounts = Positions(answers, silent), newest(answers)
+    acks = acks_of(cache, where, flow)
     return replace(
-        whole,
-        trend=flow_lag(acks_of(cache, asked[0], flow), asked[1], now).trend,
+        _lag(cache, flow, state, acks, accounts, silent=silent, now=now),
+        trend=flow_lag(acks, accounts, now).trend,
         link=next(iter(links.links(cache, [flow], now)), None),
         parts=tuple(
-            _lag(cache, part, record.value.state, *asked, now=now)
+            _lag(
+                cache,
+                part,
+                record.value.state,
+                acks_of(cache, where, part),
+                accounts,
+                silent=silent,
+                now=now,
+            )
             for part, record in parts_there(store, [flow]).items()
         ),
     )
@@ -208,17 +216,17 @@ def _lag(
     cache: ReadCache,
     flow: str,
     state: str,
-    where: Positions,
+    acks: Sequence[AckRow],
     accounts: Mapping[str, Account],
     *,
+    silent: tuple[str, ...],
     now: float,
 ) -> LagOfFlow:
-    acks = acks_of(cache, where, flow)
     rows = sorted(
         (_row(ack, accounts.get(key(flow, ack.partition)), now) for ack in acks), key=_latest_first
     )
     problems = tuple(cause.what for cause in of_unreadable(cache.unreadable.values()))
-    return _total(flow, state, rows, where.silent, problems)
+    return _total(flow, state, rows, silent, problems)
 
 
 def _row(ack: AckRow, account: Account | None, now: float) -> PartitionLag:

@@ -53,7 +53,8 @@ class ReadCache(ClusterCopy):
     def children_many(self, folders: Sequence[Path]) -> list[list[str]]:
         new = [path for path in folders if str(path) not in self.folders]
         if new:
-            self.folders |= zip(map(str, new), self._store.children_many(new), strict=True)
+            listed = map(dict.fromkeys, self._store.children_many(new))
+            self.folders |= zip(map(str, new), listed, strict=True)
         return super().children_many(folders)
 
     def why(self, *znodes: Path) -> str:

@@ -1,4 +1,4 @@
-"""Sentences on what happens to a flow's events when its state changes."""
+"""Sentences on the fate of a flow's events when its state changes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def timeline(store: ReadableStore, flow: FlowDetail) -> Timeline:
                     line.time,
                     "node",
                     node,
-                    f"{line.who}: {line.event} {' to '.join(filter(None, (line.before, line.after)))}",
+                    f"{line.who}: {line.event} {_between(line.before, line.after)}",
                     line.cause,
                     line.who,
                 )
@@ -77,6 +77,10 @@ def _audited(rows: Sequence[AuditRow], flow: str) -> Iterator[Moment]:
     for row in rows:
         if names(row.command, flow):
             yield Moment(row.time, "audit", row.who, row.command, row.reason)
+
+
+def _between(before: str, after: str) -> str:
+    return " to ".join(filter(None, (before, after)))
 
 
 def names(text: str, flow: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from flumeng.control.snapshot import discovered
@@ -35,7 +35,7 @@ class ClusterCopy:
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
         self.znodes: dict[str, Found[Any]] = {}
-        self.folders: dict[str, Sequence[str]] = {}
+        self.folders: dict[str, Collection[str]] = {}
         self.unreadable: dict[str, Unreadable] = {}
 
     def keep(self, path: Path, znode: Found[Any]) -> None:

@@ -124,6 +124,7 @@ PROMISED = [
     "push:export",
     "status",
     "top",
+    "console:token",
     "shell",
 ]
 READS = [

@@ -146,7 +146,9 @@ CASES: dict[str, tuple[Callable[[FakeStore], None], str, dict[str, Any], str]] =
     "flow-delete": (nothing, "/flows/web/delete", {}, "flow delete web"),
     "flow-choke": (nothing, "/flows/web/choke", {"rate": "10MB"}, "flow choke web 1e+07"),
     "flow-handoff": (nothing, "/flows/web/handoff", {}, "flow handoff web"),
-    "rollout-pause": (rolling, "/flows/web/rollout/pause", {}, "flow rollout pause web (revision 3)"),
+    "rollout-pause": (
+        rolling, "/flows/web/rollout/pause", {}, "flow rollout pause web (revision 3)",
+    ),
     "rollout-promote": (
         rolling, "/flows/web/rollout/promote", {}, "flow rollout promote web (revision 3)",
     ),

@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from flumeng.console.actions.table import ACTIONS
+from flumeng.console.api.openapi import document
 from flumeng.console.app import make_app
 from flumeng.console.console import Console
 from flumeng.console.who.viewers import Viewer
@@ -19,7 +20,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.cluster import new_cluster
 from tests.testkit.command_line import NOON
-from tests.testkit.scripted_store import ScriptedStore, once, puts
+from tests.testkit.scripted_store import ScriptedStore, always, once, puts
 from tests.testkit.store import FakeStore
 from tests.unit.console.clusters import (
     ANN,
@@ -29,6 +30,8 @@ from tests.unit.console.clusters import (
     SIGN,
     client_of,
     entries,
+    failed_item,
+    nothing,
     paused,
     post,
     revision_of,
@@ -87,6 +90,25 @@ def test_a_lost_race_is_412_with_the_revision(store: FakeStore, client: TestClie
     assert lost.json()["detail"] == "flow web is at revision 2, not at revision 1: look at it again"
     assert (lost.json()["revision"], lost.headers["etag"]) == (2, '"2"')
     assert state_of(store) == "running"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "path"), [(nothing, "/flows/web/pause"), (failed_item, "/queues/web/skip")]
+)
+@pytest.mark.parametrize("moment", ["after_read", "before_commit"])
+def test_a_revision_that_comes_after_the_comparison_wins(
+    store: FakeStore, prepare: Callable[[FakeStore], None], path: str, moment: str
+) -> None:
+    prepare(store)
+
+    def apply(_request: object = None) -> None:
+        apply_flow(Operator(store, *SIGN), CHANGED)
+
+    when = (lambda wanted: paths.flow("web") in wanted) if moment == "after_read" else always
+    hooks: dict[str, Any] = {moment: once(apply, when)}
+    lost = post(client_of(ScriptedStore(store.tree, **hooks)), path, if_match='"1"')
+    assert (lost.status_code, lost.json()["revision"]) == (412, 2)
+    assert (state_of(store), entries(store)) == ("running", [])
 
 
 @pytest.mark.parametrize("attempt", range(3))
@@ -211,16 +233,16 @@ def test_all_problems_of_a_body_are_told_at_once(client: TestClient) -> None:
     answer = post(client, "/flows/web/rollback", body)
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
-    fields = {row["field"] for row in answer.json()["problems"]}
+    fields = {row.partition(":")[0] for row in answer.json()["problems"]}
     assert fields == {"revision", "reason", "colour"}
 
 
 def test_problems_of_a_flow_text_have_their_lines(client: TestClient) -> None:
     text = FLOW.replace("noop", "nop").replace("tasks: 2", "tasks: many")
     problems = post(client, "/flows/web/apply", {"text": text}).json()["problems"]
-    assert {row["line"] for row in problems} == {4, 5}
+    assert [row.partition(":")[0] for row in problems] == ["line 4", "line 5"]
     checked = post(client, "/flows/validate", {"text": text}).json()
-    assert checked["problems"] == problems
+    assert [row["line"] for row in checked["problems"]] == [4, 5]
     valid = post(client, "/flows/validate", {"text": FLOW}).json()
     assert (valid["flow"], valid["problems"]) == ("web", [])
 
@@ -285,10 +307,10 @@ def test_bad_bodies_are_refused(client: TestClient, body: bytes) -> None:
 def test_bad_parameters_are_refused(client: TestClient) -> None:
     assert post(client, "/flows/web/pause?dry-run=yes").status_code == 400
     assert post(client, "/nodes/n1/drain", if_match='"1"').status_code == 400
-    assert post(client, "/maintenance/on").json()["problems"][0]["field"] == "reason"
+    assert post(client, "/maintenance/on").json()["problems"] == ["reason: it is required"]
 
 
-def test_a_new_flow_is_applied_if_there_is_none(store: FakeStore, client: TestClient) -> None:
+def test_a_new_flow_is_applied_if_there_is_none(client: TestClient) -> None:
     text = FLOW.replace("flow: web", "flow: db").replace("5514", "5515")
     made = post(client, "/flows/db/apply", {"text": text}, if_none_match="*")
     assert (made.status_code, made.headers["etag"]) == (200, '"1"')
@@ -320,3 +342,16 @@ def test_hostile_reasons_are_kept_as_they_are(store: FakeStore, client: TestClie
     assert entries(store)[-1][2] == reason
     seen = post(client, "/flows/web/resume?dry-run=true", {"reason": reason}).json()
     assert shlex.split(seen["command"])[-1] == reason
+
+
+def test_the_description_has_each_action() -> None:
+    described = document()["paths"]
+    for action in ACTIONS.values():
+        post_of = described[action.path]["post"]
+        body = post_of["requestBody"]["content"]["application/json"]["schema"]
+        assert body["properties"].keys() == {field.name for field in action.body_fields}
+        named = {each["name"] for each in post_of["parameters"] if each["in"] == "path"}
+        assert named == set(action.names)
+        assert ("412" in post_of["responses"]) == ("flow" in action.names)
+        assert ("409" in post_of["responses"]) == action.changes
+        assert post_of["description"].startswith("On a terminal: `flumeng ")

@@ -60,8 +60,9 @@ class Provider:
     asked: list[str] = field(default_factory=list)
     down: bool = False
 
-    def request(self, _method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
+    def request(self, method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
         assert options["redirect"] is False
+        assert method == ("POST" if url.endswith("/token") else "GET")
         self.asked.append(urlsplit(url).path)
         if self.down:
             raise urllib3.exceptions.ProtocolError(f"no answer to {options.get('body')}")
@@ -247,7 +248,7 @@ def test_code_of_another_login_is_refused(login: Login) -> None:
         ({"nbf": int(NOON) + 600}, "early"),
         ({"nonce": "another"}, "another login"),
         ({"nonce": None}, "another login"),
-        ({"sub": ""}, "names nobody"),
+        ({"sub": ""}, "names no person"),
     ],
 )
 def test_wrong_claims_are_refused(login: Login, spoil: dict[str, Any], why: str) -> None:

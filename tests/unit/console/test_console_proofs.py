@@ -160,10 +160,11 @@ def test_rights_last_while_zookeeper_is_away(
     assert client.get(PROBE).json()["flows"] == ["app-*", "web"]
 
 
-def test_console_that_is_a_viewer_lets_nobody_change(
-    asked: Asked, certificates: Certificates, store: FakeStore
+@pytest.mark.parametrize("role", ["viewer", "master"])
+def test_console_that_may_only_read_lets_nobody_change(
+    asked: Asked, certificates: Certificates, store: FakeStore, role: Role
 ) -> None:
-    own = Identity(CLUSTER, "viewer", "console")
+    own = Identity(CLUSTER, role, "console")
     asked.who = replace(asked.who, members=Members(store, own, asked.times, asked.times))
     client = asked.client(certificate=der(certificates, "admin", "root"))
     assert client.get(PROBE).json()["role"] == "viewer"
@@ -222,7 +223,7 @@ def test_wrong_token_is_refused_even_with_a_certificate(
     asked.who = replace(asked.who, certificates=True)
     client = asked.client(certificate=der(certificates, "viewer", "eve"))
     assert client.get(PROBE).status_code == 200
-    answer = client.get(PROBE, headers={"authorization": header.encode("latin-1")})
+    answer = client.get(PROBE, headers={b"authorization": header.encode("latin-1")})
     assert answer.status_code == 401
 
 

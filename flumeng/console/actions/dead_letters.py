@@ -1,0 +1,130 @@
+"""Replay and purge of dead letters, where the console can read their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flumeng.console.actions.action import (
+    FLOW,
+    Action,
+    Answer,
+    Field,
+    Foreseen,
+    Given,
+    Line,
+    Name,
+    Number,
+)
+from flumeng.console.actions.flows import back_to_flow
+from flumeng.console.console import Connectors, Console
+from flumeng.control.commands.operator import Operator
+from flumeng.platform.errors import UnavailableError
+
+CHOICE = (
+    Field("dead_reason", "Only with this in the reason.", Line),
+    Field("place", "Only of this filter or sink, such as sinks[0].elasticsearch.", Line),
+    Field("revision", "Only of this revision.", Number),
+    Field("since", "Only from that time on, such as 2026-11-22T08:00:00Z.", Line),
+    Field("until", "Only before that time.", Line),
+)
+
+
+def _connectors(console: Console, command: str) -> Connectors:
+    if console.connectors is None:
+        raise UnavailableError(f"this console reads no dead letters: use `flumeng flow {command}`")
+    return console.connectors
+
+
+def _replay(console: Console, operator: Operator, given: Given) -> Answer:
+    connectors = _connectors(console, "dead replay")
+    document, write = connectors.replay(operator, given["flow"], given)
+    places = document["places"].items()
+    return Answer(
+        document,
+        Foreseen(
+            [
+                f"flow {document['flow']} replays {document['letters']} dead letters of "
+                f"{document['files']} files through the current revision",
+                *(f"{number} of {place}" for place, number in sorted(places)),
+                *_left_out(document),
+            ],
+            document,
+        ),
+        first=write,
+    )
+
+
+def _left_out(document: Mapping[str, Any]) -> list[str]:
+    lines = [f"left out: {why}" for why in document["damaged"].values()]
+    if document.get("replayed"):
+        lines.append(f"left out: {document['replayed']} that were replayed before")
+    if document.get("bodiless"):
+        lines.append(f"left out: {document['bodiless']} without a body to replay")
+    return lines
+
+
+def _purge(console: Console, operator: Operator, given: Given) -> Answer:
+    connectors = _connectors(console, "dead purge")
+    flow = given["flow"]
+    document, delete = connectors.purge(operator, flow, given)
+    letters = document["letters"]
+    return Answer(
+        document,
+        Foreseen(
+            [
+                f"{letters} dead letters are deleted for good",
+                f"{document['files']} files go, {document['rewritten']} are rewritten",
+                *_left_out({"damaged": document["damaged"]}),
+            ],
+            document,
+        ),
+        then=delete if letters else None,
+        noted=f"flow dead purge {flow}: done, {letters} dead letters",
+    )
+
+
+def _words(command: str, *flags: str) -> Any:
+    def words(given: Given) -> list[str]:
+        chosen = [
+            word
+            for each in CHOICE
+            if each.name in given
+            for word in (f"--{each.name.replace('_', '-')}", str(given[each.name]))
+        ]
+        named = ["--as", given["as"]] if given.get("as") else []
+        set_flags = [f"--{flag}" for flag in flags if given.get(flag)]
+        return ["flow", "dead", command, given["flow"], *chosen, *named, *set_flags]
+
+    return words
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action(
+        "dead-replay",
+        "/flows/{flow}/dead/replay",
+        "Replay dead letters",
+        "Send dead letters through the current revision of their flow, by a flow of its own.",
+        _words("replay", "again"),
+        None,
+        _replay,
+        back_to_flow,
+        (
+            FLOW,
+            *CHOICE,
+            Field("as", "The name of the new flow; without one FLOW-replay-N.", Name),
+            Field("again", "Also dead letters that were replayed before.", bool),
+        ),
+    ),
+    Action(
+        "dead-purge",
+        "/flows/{flow}/dead/purge",
+        "Purge dead letters",
+        "Delete dead letters for good. Nothing is deleted while a replay reads them.",
+        _words("purge", "replayed"),
+        None,
+        _purge,
+        back_to_flow,
+        (FLOW, *CHOICE, Field("replayed", "Only those that a replay has delivered.", bool)),
+    ),
+)
