@@ -58,6 +58,7 @@ class WatchedCopy:
         self._events: SimpleQueue[str] = SimpleQueue()
         self._watched = ReadCache(store)
         self._last = ReadCache(store)
+        self._before = ReadCache(store)
         self._changes: deque[tuple[int, str]] = deque(maxlen=MOST_CHANGES)
         self._change = 0
         self.reads = 0
@@ -73,13 +74,16 @@ class WatchedCopy:
     @contextmanager
     def query(self, *, whole: bool = False) -> Iterator[Cache]:
         """Yield a cache for one query, and keep what it read. ``whole``: it reads all that a view
-        of the cluster needs, and is what queries see while ZooKeeper is away. Raises as
-        ``ReadCache.require``; UnavailableError for what was not read before, if it is away."""
+        of the cluster needs. While ZooKeeper is away queries see the last such one, and what
+        others had read below watched folders. Raises as ``ReadCache.require``; UnavailableError
+        for what was not read before, if it is away."""
         away = self.away
         with self._lock:
             self._drop_changed()
             cache = Cache(self._store, self._change)
-            for seen in (self._last, self._watched) if away else (self._watched,):
+            if not away:
+                self._before = ReadCache(self._store)
+            for seen in (self._before, self._last, self._watched) if away else (self._watched,):
                 cache.znodes.update(seen.znodes)
                 cache.folders.update(seen.folders)
         cache.require()
@@ -116,6 +120,8 @@ class WatchedCopy:
             self._change += 1
             if not path or path in FOLDERS:
                 path = ""
+                if self._watched.znodes:
+                    self._before = self._watched
                 self._watched = ReadCache(self._store)
             self._changes.append((self._change, path))
             self._watched.znodes.pop(path, None)

@@ -1,9 +1,9 @@
 """A small cluster with something of everything: also of what is damaged, gone, failed and behind.
 
-Flow ``web`` reads a file on n1, is behind, has dead letters, a reader at another site, an unfinished
-commit and a decided batch. Flow ``objects`` reads a work queue with a failed item. Flow ``copy``
-reads another site. Flow ``gone`` is deleted. The plan of flow ``hurt`` is damaged. Node n2 is gone,
-n3 is drained.
+Flow ``web`` reads a file on n1, is behind, has dead letters, a reader at another site, an
+unfinished commit and a decided batch. Flow ``objects`` reads a work queue with a failed item. Flow
+``copy`` reads another site. Flow ``gone`` is deleted. The plan of flow ``hurt`` is damaged. Node n2
+is gone, n3 is drained.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def filled_cluster(root: Path) -> FilledCluster:
         replicas=shell.replicas,
         counters=shell.counters,
         offsets=shell.offsets,
+        targets=lambda *_given: [],
     )
     console = Console(
         store,

@@ -1,1 +1,1 @@
-"""``/api/v1``: what the read commands print as JSON, the actions, and their description."""
+"""``/api/v1``: the JSON of the read commands, the actions, and their description."""

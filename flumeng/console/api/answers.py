@@ -15,7 +15,7 @@ from starlette.responses import Response
 from flumeng.console.api.read import Given, Paging
 
 REVISION_TAG = re.compile(r'"(\d{1,9})(?:-[0-9a-f]+)?"')
-"""The entity tag of a flow: its revision, and what else is in the answer."""
+"""The entity tag of a flow: its revision, and perhaps a digest of the answer."""
 
 
 def if_changed(request: Request, response: Response, revision: int | None = None) -> Response:

@@ -18,7 +18,7 @@ from flumeng.console.actions.action import Action
 from flumeng.console.actions.doing import FieldsError, PreconditionError, do, read_fields, rehearse
 from flumeng.console.actions.table import ACTIONS
 from flumeng.console.api.answers import REVISION_TAG
-from flumeng.console.api.problems import problem, status_of
+from flumeng.console.api.problems import problem, problem_of
 from flumeng.console.api.reads import as_json
 from flumeng.platform.errors import FlumengError, UserError
 
@@ -73,7 +73,7 @@ def _answer(action: Action, request: Request, body: bytes) -> Response:
     except MediaTypeError as error:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, str(error))
     except FlumengError as error:
-        return problem(status_of(error), str(error))
+        return problem_of(error, request.app.state.console.away_since)
 
 
 def _done(action: Action, request: Request, body: bytes) -> Response:
@@ -144,6 +144,10 @@ def _precondition(action: Action, request: Request) -> int | None:
 
 
 def _is_dry_run(request: Request) -> bool:
+    if unknown := sorted(request.query_params.keys() - {"dry-run"}):
+        raise HeaderError(f"there is no parameter {unknown[0]}: only dry-run")
+    if len(request.query_params.getlist("dry-run")) > 1:
+        raise HeaderError("dry-run is given more than once")
     text = request.query_params.get("dry-run", "false")
     if text not in DRY_RUN:
         raise HeaderError(f"dry-run is true or false, not {text}")

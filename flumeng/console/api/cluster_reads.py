@@ -153,7 +153,7 @@ READS = (
         "schema-verify",
         "/schema/problems",
         "flumeng schema verify",
-        "What in the tree violates the schema, checked within the last minute.",
+        "Violations of the schema in the tree, checked within the last minute.",
         list[Problem],
         _problems,
         shared_seconds=VERIFIED_SECONDS,

@@ -183,7 +183,7 @@ READS = (
         "cursor-show",
         "/cursors/{flow}/{cursor}",
         "flumeng cursor show {flow} {cursor}",
-        "One cursor: its lease, what it keeps of each journal, and what it has lost.",
+        "One cursor: its lease, the events that it keeps of each journal, and its lost ones.",
         cursors.CursorDetail,
         _cursor,
         shared_seconds=KEEP_SECONDS,

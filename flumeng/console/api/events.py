@@ -20,13 +20,13 @@ from starlette.responses import Response, StreamingResponse
 
 from flumeng.console.api.problems import problem
 from flumeng.console.console import Console
-from flumeng.console.pages.first import verdict
 from flumeng.console.pictures import Picture, Pictures
+from flumeng.console.verdict import verdict
 
 MOST_LISTENERS = 500
 HEARTBEAT_SECONDS = 10.0
 KEPT = 100
-"""A listener that returns after more pictures is told that all may have changed."""
+"""A listener that returns after more pictures gets an event without names."""
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ READS = (
         "flow-counters",
         "/flows/{flow}/counters",
         "flumeng flow counters {flow}",
-        "What the sources of a flow accepted, refused and dropped, and its rate limits.",
+        "Events that the sources of a flow accepted, refused and dropped; its rate limits.",
         FlowCounters,
         _counters,
         shared_seconds=KEEP_SECONDS,

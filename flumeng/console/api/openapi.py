@@ -24,7 +24,7 @@ REFERENCE = "#/components/schemas/{name}"
 PROBLEM = "application/problem+json"
 FAILURES: Mapping[HTTPStatus, str] = {
     HTTPStatus.BAD_REQUEST: "Some parameters cannot be read; problems names all of them.",
-    HTTPStatus.UNAUTHORIZED: "The client did not prove who it is.",
+    HTTPStatus.UNAUTHORIZED: "The client proved no identity.",
     HTTPStatus.FORBIDDEN: "The client may not do this.",
     HTTPStatus.NOT_FOUND: "There is no such thing; the sentence has the nearest name.",
     HTTPStatus.CONFLICT: "Something changed meanwhile, or its state does not allow this.",
@@ -42,7 +42,7 @@ CHANGES_ONLY = {
 }
 AWAY = {
     "description": "Since when ZooKeeper has not answered, in seconds since the epoch. The answer "
-    "is then what was seen before, and what nodes answered now.",
+    "then has the records seen before, and the nodes' answers of now.",
     "schema": {"type": "number"},
 }
 ETAG = {
@@ -68,7 +68,7 @@ IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "description": "Only if the flow is at this revision, as in its ETag.",
-    "schema": {"type": "string", "pattern": REVISION_TAG.pattern},
+    "schema": {"type": "string", "pattern": f"^{REVISION_TAG.pattern}$"},
 }
 IF_NONE_MATCH = {
     "name": "If-None-Match",
@@ -78,8 +78,8 @@ IF_NONE_MATCH = {
 }
 LINK = {"description": "The next page: rel=next.", "schema": {"type": "string"}}
 DESCRIPTION = (
-    "The same as the commands of flumeng: each read gives what its command prints with --json. "
-    "Times are seconds since the epoch. While ZooKeeper is away, reads are answered from what was "
+    "The same as the commands of flumeng: each read gives the JSON that its command prints. Times "
+    "are seconds since the epoch. While ZooKeeper is away, reads are answered from the records "
     "seen before, and by nodes directly."
 )
 SECURITY = {
@@ -139,6 +139,7 @@ def _always(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = (*read.names, *(each.name for each in read.all_parameters))
     headers = {"ETag": ETAG, "Flumeng-ZooKeeper-Away-Since": AWAY}
     if read.paging:
         headers["Link"] = LINK
@@ -158,7 +159,7 @@ def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
                 "content": {"application/json": {"schema": schema}},
             },
             "304": {"description": "The client has this answer: If-None-Match."},
-            **failures(named=bool(read.names)),
+            **failures(named=any(name in NAMES for name in parameters)),
         },
     }
 
@@ -196,7 +197,7 @@ def _change(action: Action) -> dict[str, Any]:
 
 
 def failures(*, named: bool, also: Sequence[HTTPStatus] = ()) -> dict[str, Any]:
-    """Return the answers for errors. ``named``: the path has names; ``also``: further answers."""
+    """Return the answers for errors. ``named``: it names something; ``also``: further answers."""
     others = CHANGES_ONLY - {*also}
     shown = [
         status

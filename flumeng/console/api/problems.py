@@ -47,7 +47,7 @@ STATUSES: tuple[tuple[type[FlumengError], HTTPStatus], ...] = (
 )
 """The first that an error is an instance of."""
 RETRY_SECONDS = 5
-"""When to ask again for what cannot be answered now."""
+"""The header Retry-After of answers with 503."""
 
 
 class _Needed(TypedDict):
@@ -88,7 +88,7 @@ def problem_of(error: FlumengError, away_since: float | None = None) -> JSONResp
     """Return the answer for an error of flumeng. ``away_since``: when ZooKeeper went away."""
     more: dict[str, Any] = {}
     if isinstance(error, BadParametersError):
-        more["problems"] = error.problems
+        more["problems"] = [*error.problems.values()]
     if away_since is not None:
         more["zookeeper_away_since"] = away_since
     return problem(status_of(error), str(error), **more)

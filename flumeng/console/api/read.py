@@ -35,11 +35,11 @@ NAMES = {
 
 
 class BadParametersError(UserError):
-    """Some parameters of a query cannot be read; ``problems`` has a sentence for each."""
+    """Some parameters of a query cannot be read; ``problems`` has a sentence by parameter."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("; ".join(problems))
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+        super().__init__("; ".join(problems.values()))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ AFTER = Parameter("after", "Only rows behind this one; see the header Link.", Na
 
 @dataclass(frozen=True)
 class Paging:
-    """Pages of a list. ``key``: names a row; ``order`` makes of it what the list is sorted by."""
+    """Pages of a list. ``key``: names a row; ``order``: makes the list's sort key of that name."""
 
     key: Callable[[Any], str]
     order: Callable[[str], Any] = str
@@ -84,9 +84,9 @@ class Paging:
 @dataclass(frozen=True)
 class Read:
     """``path``: below ``/api/v1``, with names in braces. ``command``: gives the same on a terminal.
-    ``answer``: the type of what ``read`` returns. ``paging``: None for an answer that is given
-    whole. ``shared_seconds``: how long viewers who ask the same share the answer, for what costs
-    nodes or ZooKeeper something; 0: not."""
+    ``answer``: the type that ``read`` returns. ``paging``: None for an answer that is given
+    whole. ``shared_seconds``: how long viewers share an equal answer that costs nodes or ZooKeeper
+    something; 0: not."""
 
     name: str
     path: str
@@ -113,21 +113,22 @@ class Read:
         for name, value in query:
             values.setdefault(name, []).append(value)
         known = {each.name: each for each in self.all_parameters}
-        problems = [
-            f"there is no parameter {name}; {nearest(name, known) if known else 'there are none'}"
-            for name in values.keys() - known.keys()
-        ]
+        problems = {
+            name: f"there is no parameter {name}; "
+            f"{nearest(name, known) if known else 'there are none'}"
+            for name in sorted(values.keys() - known.keys())
+        }
         given: dict[str, Any] = dict(names)
         for each in known.values():
             if each.name in values:
                 try:
                     given[each.name] = each.read(values[each.name])
                 except ValueError as error:
-                    problems.append(str(error))
+                    problems[each.name] = str(error)
             elif each.default is not None:
                 given[each.name] = each.default
         if problems:
-            raise BadParametersError(sorted(problems))
+            raise BadParametersError(problems)
         return given
 
 

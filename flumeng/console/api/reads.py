@@ -1,4 +1,4 @@
-"""The reads of the API: each gives what a command prints with ``--json``, by the same query."""
+"""The reads of the API: each gives the JSON that a command prints, by the same query."""
 
 from __future__ import annotations
 

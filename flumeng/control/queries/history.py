@@ -48,7 +48,7 @@ class Difference:
 
 def history(store: ReadableStore, flow: str) -> list[RevisionRow]:
     """Return the kept revisions, oldest first, also of a deleted flow."""
-    if flow not in store.children(paths.flows()):
+    if flow not in store.children(paths.flows()) and flow in store.children(paths.tombstones()):
         (past,) = store.read_each([paths.tombstone(flow)])
         if isinstance(past, Unreadable):
             raise past.error

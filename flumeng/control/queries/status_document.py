@@ -70,8 +70,8 @@ class FlowStatus(TypedDict):
 
 
 class Status(TypedDict):
-    """``health``: ``ok``, ``degraded``, or ``unknown`` before the console's first look. ``masters``:
-    the live ones. ``leases``: of other sites on flows here."""
+    """``health``: ``ok``, ``degraded``, or ``unknown`` before a console's first look.
+    ``masters``: the live ones. ``leases``: of other sites on flows here."""
 
     health: str
     causes: list[CauseShown]

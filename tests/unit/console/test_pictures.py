@@ -9,7 +9,7 @@ from typing import Any
 from flumeng.console.asking import Asking
 from flumeng.console.console import Console
 from flumeng.console.history import STEP_SECONDS
-from flumeng.console.pages.first import verdict
+from flumeng.console.verdict import verdict
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.clock import Clock
