@@ -1,4 +1,4 @@
-"""Answers that viewers share who ask the same within ``KEEP_SECONDS``: one of them computes."""
+"""Shares answers among viewers: equal questions within ``KEEP_SECONDS`` are computed once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class SharedAnswers:
         self._answers: OrderedDict[Hashable, tuple[Future[Any], float]] = OrderedDict()
 
     def answer(self, key: Hashable, make: Callable[[], T], keep_seconds: float = KEEP_SECONDS) -> T:
-        """Return what ``make`` returns, or returned for the same ``key`` less than ``keep_seconds``
-        ago. Waits while another thread makes it. Raises the FlumengError that ``make`` raised, and
+        """Return the result of ``make``, or an earlier one of the ``key`` for ``keep_seconds``.
+        Waits while another thread makes it. Raises the FlumengError that ``make`` raised, and
         UnavailableError after WAIT_SECONDS of waiting."""
         with self._lock:
             self._forget()

@@ -63,9 +63,10 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of an action. ``value``: the JSON of the command. ``foreseen``: of an action that knows
-    it only then. ``first`` is called before the commit, and has no effect without it. ``then`` is
-    called afterwards and may be repeated; ``noted`` is the audit's sentence when it has ended."""
+    """The result of an action. ``value``: the JSON of the command. ``foreseen``: of an action that
+    knows it only then. ``first`` is called before the commit, and has no effect without it.
+    ``then`` is called afterwards and may be repeated; ``noted``: the audit's sentence at its end.
+    """
 
     value: Any
     foreseen: Foreseen | None = None

@@ -43,7 +43,7 @@ class FieldsError(UserError):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The effects of an action. ``commands``: as the audit will show them; empty: it changes nothing.
+    """The effects of an action. ``commands``: as the audit will show them; empty: no change.
     ``revision``: of the flow now, 0 if there is none; None if it concerns no flow. ``answer``: as
     the action would give."""
 

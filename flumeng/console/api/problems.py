@@ -16,6 +16,7 @@ from flumeng.console.who.refusals import (
     TooManyError,
     TooSlowError,
 )
+from flumeng.control.queries.target_checks import TargetsFailedError
 from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
@@ -39,6 +40,7 @@ STATUSES: tuple[tuple[type[FlumengError], HTTPStatus], ...] = (
     (UnknownNameError, HTTPStatus.NOT_FOUND),
     (BadParametersError, HTTPStatus.BAD_REQUEST),
     (UserError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (TargetsFailedError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ConflictError, HTTPStatus.CONFLICT),
     (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
     (CorruptError, HTTPStatus.INTERNAL_SERVER_ERROR),

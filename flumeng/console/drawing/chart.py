@@ -16,7 +16,7 @@ QUARTERS = 4
 
 def chart(values: Sequence[float | None], seconds: float, label: str, unit: str) -> Markup:
     """Return an SVG of the values, one for each ``seconds``, oldest first; unknown ones are gaps.
-    ``label``: what it shows; ``unit``: of the values, such as ``events``."""
+    ``label``: its name; ``unit``: of the values, such as ``events``."""
     inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     step = top_of(max((value for value in values if value is not None), default=0.0)) / TICKS
     top = step * TICKS

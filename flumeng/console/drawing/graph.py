@@ -305,7 +305,7 @@ def _merged(
 
 
 def svg(layout: Layout, label: str) -> Markup:
-    """Return the drawing. ``label``: what it shows. Signs and words say what colours say."""
+    """Return the drawing. ``label``: its name. Each colour comes with a sign and words."""
     entries = Counter(arrow.target for arrow, _ in layout.lines)
     parts = [
         _line(arrow, points, at_source=entries[arrow.target] > 1) for arrow, points in layout.lines

@@ -1,4 +1,4 @@
-"""The page of a flow: its state and what to do, its graph, its lag, sinks, and worst partitions."""
+"""The page of a flow: its state and the advice, its graph, its lag, sinks, and worst partitions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MOST_KINDS = 100
 SAMPLE = 10
 VALUE_CHARACTERS = 2000
 VARIABLE = re.compile(r"'\.\.\.'|\"\.\.\.\"|\[\.\.\.\]|N")
-"""What stands for the variable parts of reasons, see ``connectors.dead_letters.summary``."""
+"""Placeholders of the variable parts of reasons, see ``connectors.dead_letters.summary``."""
 SECONDS = 8.0
 KEEP_SECONDS = 20.0
 READING = ThreadPoolExecutor(2, thread_name_prefix="dead letters")

@@ -1,4 +1,4 @@
-"""The editor of a flow: it checks while one types, tries filters, and shows what would move."""
+"""The editor of a flow: it checks while one types, tries filters, and previews moves of tasks."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _results(
 
 
 def previewed(console: Console, flow: str, text: str, revision: int) -> preview.Preview:
-    """Return what applying the text would move, from the copy of the cluster."""
+    """Return the moves if the text were applied, from the copy of the cluster."""
 
     def plan() -> preview.Preview:
         with console.copy.query() as cache:
@@ -166,7 +166,7 @@ def difference(flow: str, current: str, text: str) -> str:
 
 
 def tried(console: Console, text: str, lines: str) -> Sequence[Mapping[str, Any]]:
-    """Return what each filter does to each line, as ``Trials.explain``. Raises its errors."""
+    """Return the effect of each filter on each line, as ``Trials.explain``. Raises its errors."""
     events = events_of(lines)
     if not events:
         raise UserError("no event to try: paste lines into the field below, one event each")

@@ -56,7 +56,7 @@ def show(request: Request) -> Response:
 
 
 def _planned_back(request: Request, flow: str, number: int) -> preview.Preview:
-    """Return what a rollback would move; viewers share the answer."""
+    """Return the moves of a rollback; viewers share the answer."""
     console = request.app.state.console
 
     def plan() -> preview.Preview:
@@ -77,7 +77,7 @@ def marked(diff: str) -> list[tuple[str, str]]:
 
 
 def _rollout(seen: FlowSeen) -> str:
-    """Return how the flow's revisions are rolled out, as its text says."""
+    """Return how the flow's text rolls out its revisions."""
     if seen.detail is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What all pages of a flow show: its head, its tabs, and what a viewer may do."""
+"""The parts of all pages of a flow: its head, its tabs, and the actions of a viewer."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _gone(console: Console, name: str) -> str:
 
 def began(detail: FlowDetail, moments: Timeline) -> float | None:
     """Return when the first of the tasks that do not run well got into its state; None if all run
-    or no event log says it."""
+    or no event log has it."""
     times: list[float | None] = []
     for task in detail.tasks:
         if task.state in ("running", "stopped") and not task.health:
@@ -144,7 +144,7 @@ def _since(picture: Picture, name: str) -> float | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the nodes of a flow answer. ``problems``: why some of it is missing."""
+    """The answers of a flow's nodes. ``problems``: why some of it is missing."""
 
     lag: LagOfFlow | None
     counts: TaskCounts
@@ -186,7 +186,7 @@ def asked(console: Console, seen: FlowSeen) -> Asked:
 
 
 def offers(request: Request, seen: FlowSeen) -> list[Offer]:
-    """Return what the viewer may do with the flow in its state."""
+    """Return the viewer's actions on the flow in its state."""
     if not request.state.viewer.may_change(seen.name):
         return []
     name = seen.name

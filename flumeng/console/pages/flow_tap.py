@@ -38,7 +38,7 @@ Event = Mapping[str, Any]
 
 
 def steps_of(seen: FlowSeen) -> list[tuple[str, str]]:
-    """Return the steps of a tap, each with what is there."""
+    """Return the steps of a tap, each with its description."""
     if seen.detail is None:
         return []
     try:

@@ -23,7 +23,7 @@ class Moment:
     """A change. ``time``: seconds since the epoch, by the clock of the author's host. ``lane``:
     ``audit`` for changes by people, ``node`` for a node's event log, ``task`` for a task's outcome.
     ``who``: the person or node. ``what``: the command, or the change of state; ``why``. ``about``:
-    what a node's event log line is about, such as a task."""
+    the subject of a line of an event log, such as a task."""
 
     time: float
     lane: Lane
@@ -42,7 +42,7 @@ class Timeline:
 
 
 def timeline(store: ReadableStore, flow: FlowDetail) -> Timeline:
-    """Return what the cluster keeps of the flow's changes. ``flow``: as ``overview.flow``."""
+    """Return the flow's changes that the cluster still keeps. ``flow``: as ``overview.flow``."""
     cache = ReadCache.of(store)
     nodes = sorted({task.node for task in flow.tasks if task.node} | {e.node for e in flow.ended})
     logs = found_by_name(cache, paths.story, [node for node in nodes if node])

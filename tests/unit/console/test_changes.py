@@ -13,12 +13,13 @@ from starlette.testclient import TestClient
 from flumeng.console.actions.table import ACTIONS
 from flumeng.console.api.openapi import document
 from flumeng.console.app import make_app
+from flumeng.console.asking import Asking
 from flumeng.console.console import Console
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.platform.errors import UnavailableError
-from tests.testkit.cluster import new_cluster
+from tests.testkit.cluster import come_live, new_cluster
 from tests.testkit.command_line import NOON
 from tests.testkit.scripted_store import ScriptedStore, always, once, puts
 from tests.testkit.store import FakeStore
@@ -245,6 +246,20 @@ def test_problems_of_a_flow_text_have_their_lines(client: TestClient) -> None:
     assert [row["line"] for row in checked["problems"]] == [4, 5]
     valid = post(client, "/flows/validate", {"text": FLOW}).json()
     assert (valid["flow"], valid["problems"]) == ("web", [])
+
+
+def test_targets_are_checked_from_a_node_first(store: FakeStore) -> None:
+    row = {"kind": "sink", "name": "noop", "state": "failed", "why": "refused"}
+    come_live(store, "n1", "n1:7000")
+    asking = Asking(targets=lambda *_asked: [row])
+    console = Console(store, clock=lambda: NOON, asking=asking)
+    client = TestClient(make_app(console, lambda _request: ANN))
+    body = {"text": CHANGED, "check_targets": True}
+    refused = post(client, "/flows/web/apply", body)
+    assert (refused.status_code, revision_of(store)) == (422, 1)
+    assert "nothing was applied" in refused.json()["detail"]
+    row["state"] = "usable"
+    assert post(client, "/flows/web/apply", body).status_code == 200
 
 
 def test_a_text_of_another_flow_is_refused(client: TestClient) -> None:

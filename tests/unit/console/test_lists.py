@@ -84,7 +84,7 @@ def test_wrong_page_number_gets_a_sentence(cluster: Cluster, url: str, page: str
 @pytest.mark.parametrize("url", LISTS)
 def test_page_behind_the_last_shows_the_last(cluster: Cluster, url: str) -> None:
     cluster.look()
-    cluster.page(f"{url}?page=999999")
+    assert first_cells(cluster.page(f"{url}?page=999999")) == first_cells(cluster.page(url))
 
 
 @pytest.mark.parametrize("url", ["/flows", "/nodes", "/journals", "/queues", "/cursors", "/sites"])
