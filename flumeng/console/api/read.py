@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from flumeng.console.console import Console
+from flumeng.console.path_names import names_in
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 
@@ -32,6 +34,9 @@ NAMES = {
     "component": "The name of a source, filter, sink, or option of a flow.",
 }
 """The names in paths."""
+
+
+Query = TypeVar("Query", bound=Callable[[Console, Given], Any])
 
 
 class BadParametersError(UserError):
@@ -83,25 +88,30 @@ class Paging:
 
 @dataclass(frozen=True)
 class Read:
-    """``path``: below ``/api/v1``, with names in braces. ``command``: gives the same on a terminal.
-    ``answer``: the type that ``read`` returns. ``paging``: None for an answer that is given
-    whole. ``shared_seconds``: how long viewers share an equal answer that costs nodes or ZooKeeper
-    something; 0: not."""
+    """``name``: such as ``flow-show``. ``path``: below ``/api/v1``, with names in braces.
+    ``query``: its docstring and its annotation describe the answer. ``paging``: None for an
+    answer that is given whole. ``shared_seconds``: how long viewers share an equal answer that
+    costs nodes or ZooKeeper something; 0: not. ``command``: gives the same on a terminal."""
 
     name: str
     path: str
+    query: Callable[[Console, Given], Any]
+    parameters: tuple[Parameter, ...]
+    paging: Paging | None
+    shared_seconds: float
     command: str
-    doc: str
-    answer: Any
-    read: Callable[[Console, Given], Any]
-    parameters: tuple[Parameter, ...] = ()
-    paging: Paging | None = None
-    shared_seconds: float = 0.0
-    names: tuple[str, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        parts = self.path.split("/")
-        object.__setattr__(self, "names", tuple(p[1:-1] for p in parts if p.startswith("{")))
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.query) or ""
+
+    @property
+    def answer(self) -> Any:
+        return get_type_hints(self.query)["return"]
+
+    @property
+    def names(self) -> list[str]:
+        return names_in(self.path)
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -130,6 +140,30 @@ class Read:
         if problems:
             raise BadParametersError(problems)
         return given
+
+
+class Reads(list[Read]):
+    """A table of reads, which ``get`` adds to."""
+
+    def get(
+        self,
+        name: str,
+        path: str,
+        *parameters: Parameter,
+        paging: Paging | None = None,
+        shared_seconds: float = 0.0,
+        command: str = "",
+    ) -> Callable[[Query], Query]:
+        """Return a decorator that adds its function as a read. ``command``: by default the words of
+        the name, and the names in the path."""
+        words = [*name.split("-"), *(f"{{{each}}}" for each in names_in(path))]
+        command = f"flumeng {command or ' '.join(words)}"
+
+        def add(query: Query) -> Query:
+            self.append(Read(name, path, query, parameters, paging, shared_seconds, command))
+            return query
+
+        return add
 
 
 def expected(schema: Mapping[str, Any]) -> str:
