@@ -23,19 +23,6 @@ MOST_ROWS = 10_000
 Name = Annotated[str, Meta(min_length=1, max_length=300)]
 Whole = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Label = Annotated[str, Meta(pattern="^[^=]+=", max_length=300)]
-NAMES = {
-    "flow": "The name of a flow.",
-    "node": "The name of a node.",
-    "task": "The name of a task of the flow, such as collect.0.",
-    "journal": "The name of a journal.",
-    "cursor": "The name of a cursor.",
-    "site": "The name of another site.",
-    "key": "The key of a setting.",
-    "component": "The name of a source, filter, sink, or option of a flow.",
-}
-"""The names in paths."""
-
-
 Query = TypeVar("Query", bound=Callable[[Console, Given], Any])
 
 

@@ -250,15 +250,8 @@ def _render(
         key=asked.key if asked.key and not shown.used else secrets.token_urlsafe(18),
         csrf=viewer.csrf,
         may=not action.changes or viewer.may_change(action.flow(asked.texts)),
-        back=_back(action, asked.texts),
+        back=action.back(asked.texts),
     )
-
-
-def _back(action: Action, names: Mapping[str, str]) -> str:
-    try:
-        return action.back(names)
-    except KeyError:
-        return "/"
 
 
 def done(request: Request) -> Response:
@@ -278,7 +271,7 @@ def done(request: Request) -> Response:
         action=action,
         done=found,
         rows=rows,
-        back=_back(action, dict(request.query_params)),
+        back=action.back(request.query_params),
     )
 
 
