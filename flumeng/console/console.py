@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flumeng.console.asking import Asking
 from flumeng.console.lag_history import LagHistory
@@ -17,6 +17,9 @@ from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.zookeeper import ReadableStore, Store
+from flumeng.platform.errors import UnavailableError
+
+T = TypeVar("T")
 
 
 class Trials(Protocol):
@@ -45,18 +48,6 @@ class Trials(Protocol):
         that run code or read files, UnavailableError when it takes too long."""
 
 
-class DeadLetters(Protocol):
-    """Reads the dead letters of flows. The room ``connectors`` has it, above this one."""
-
-    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
-        """Return the counts as `flumeng flow dead list --json`. Raises UserError when they cannot
-        be read from this host."""
-
-    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
-        """Return at most ``most`` dead letters with ``reason`` in theirs, the newest first, as
-        `flumeng flow dead show --json` prints them."""
-
-
 class Sites(Protocol):
     """The last answers of the sites of an inventory. The room ``fleet`` has it, above this one."""
 
@@ -82,6 +73,14 @@ class Connectors(Protocol):
         """Check a flow that reads after the filters of another site. Returns a warning, or an empty
         text; raises SpecError."""
 
+    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
+        """Return the counts of dead letters as `flumeng flow dead list --json`. Raises UserError
+        when they cannot be read from this host."""
+
+    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
+        """Return at most ``most`` dead letters with ``reason`` in theirs, the newest first, as
+        `flumeng flow dead show --json` prints them."""
+
     def replay(
         self, operator: Operator, flow: str, choice: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Callable[[], None]]:
@@ -95,6 +94,14 @@ class Connectors(Protocol):
         and the deletion, which may be repeated."""
 
 
+def lent(part: T | None, command: str) -> T:
+    """Return a part of another room. Raises UnavailableError, with the ``command`` to use, in a
+    console without it."""
+    if part is None:
+        raise UnavailableError(f"this console has no access to this: use `flumeng {command}`")
+    return part
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
@@ -106,7 +113,6 @@ class Console:
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None
-    dead_letters: DeadLetters | None = None
     sites: Sites | None = None
     connectors: Connectors | None = None
     prometheus: Prometheus | None = None

@@ -16,9 +16,8 @@ from flumeng.console.actions.action import (
     Number,
 )
 from flumeng.console.actions.flows import FLOW_PAGE
-from flumeng.console.console import Connectors, Console
+from flumeng.console.console import Console, lent
 from flumeng.control.commands.operator import Operator
-from flumeng.platform.errors import UnavailableError
 
 CHOICE = (
     Field("dead_reason", "Only with this in the reason.", Line),
@@ -29,14 +28,8 @@ CHOICE = (
 )
 
 
-def _connectors(console: Console, command: str) -> Connectors:
-    if console.connectors is None:
-        raise UnavailableError(f"this console reads no dead letters: use `flumeng flow {command}`")
-    return console.connectors
-
-
 def _replay(console: Console, operator: Operator, given: Given) -> Answer:
-    connectors = _connectors(console, "dead replay")
+    connectors = lent(console.connectors, "flow dead replay")
     document, write = connectors.replay(operator, given["flow"], given)
     places = document["places"].items()
     return Answer(
@@ -64,7 +57,7 @@ def _left_out(document: Mapping[str, Any]) -> list[str]:
 
 
 def _purge(console: Console, operator: Operator, given: Given) -> Answer:
-    connectors = _connectors(console, "dead purge")
+    connectors = lent(console.connectors, "flow dead purge")
     flow = given["flow"]
     document, delete = connectors.purge(operator, flow, given)
     letters = document["letters"]

@@ -26,14 +26,14 @@ from flumeng.console.actions.action import (
     lines_of,
     says,
 )
-from flumeng.console.console import Console
+from flumeng.console.console import Console, lent
 from flumeng.control.commands import acks, flows, preview, rollouts, settings
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import offset_lookup, state_changes, target_checks
 from flumeng.control.queries.history import difference, text_difference
 from flumeng.control.zookeeper import ReadableStore, Store
-from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import Problem
 
 FLOW_PAGE = "/flows/{flow}"
@@ -92,9 +92,7 @@ def _check_columns(console: Console, store: Store, text: str) -> str:
     sources = check_flow(text).sources
     if not any(part.options.remote and part.options.filtered_by for part in sources):
         return ""
-    if console.connectors is None:
-        raise UnavailableError("this console cannot ask other sites: use `flumeng flow apply`")
-    return console.connectors.check_columns(store, text)
+    return lent(console.connectors, "flow apply").check_columns(store, text)
 
 
 def _applying(_console: Console, store: ReadableStore, given: Given) -> Foreseen:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from flumeng.config import parse_written
 from flumeng.config.flow_names import beside
 from flumeng.console.api.read import Given, Label, Name, Paging, Parameter, Reads, Whole
-from flumeng.console.console import Console, DeadLetters
+from flumeng.console.console import Console, lent
 from flumeng.console.shared_answers import KEEP_SECONDS
 from flumeng.control.queries import history, overview
 from flumeng.control.queries.counters import FlowCounters, flow_counters, task_counts
@@ -19,7 +19,6 @@ from flumeng.control.queries.dead_letters import DeadLetterTotals
 from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.queries.task_status import RolloutStatus
-from flumeng.platform.errors import UserError
 
 MOST_LETTERS = 1000
 
@@ -110,17 +109,13 @@ def _rollout(console: Console, given: Given) -> RolloutStatus:
         return overview.flow(cache, given["flow"]).rollout_status
 
 
-def _dead_letters(console: Console) -> DeadLetters:
-    if console.dead_letters is None:
-        raise UserError("this console reads no dead letters: use `flumeng flow dead`")
-    return console.dead_letters
-
-
 @READS.get("flow-dead-list", "/flows/{flow}/dead-letters", shared_seconds=KEEP_SECONDS)
 def _dead(console: Console, given: Given) -> DeadLetterTotals:
     """The dead letters of a flow by place, revision and reason, if this host can read them."""
     with console.copy.query() as cache:
-        return cast("DeadLetterTotals", _dead_letters(console).kinds(cache, given["flow"]))
+        return cast(
+            "DeadLetterTotals", lent(console.connectors, "flow dead").kinds(cache, given["flow"])
+        )
 
 
 @READS.get(
@@ -135,7 +130,7 @@ def _dead(console: Console, given: Given) -> DeadLetterTotals:
 def _letters(console: Console, given: Given) -> list[dict[str, Any]]:
     """The newest dead letters of a flow, if this host can read them."""
     with console.copy.query() as cache:
-        texts = _dead_letters(console).newest(
+        texts = lent(console.connectors, "flow dead").newest(
             cache, given["flow"], given["limit"], given.get("dead_reason", "")
         )
     return [json.loads(text) for text in texts]
