@@ -7,20 +7,15 @@ from typing import Annotated
 from msgspec import Meta
 
 from flumeng.console.api.node_reads import OF_FLOW
-from flumeng.console.api.read import MOST_ROWS, Given, Paging, Parameter, Reads
+from flumeng.console.api.read import MOST_ROWS, Given, Paging, Parameter, Reads, in_flow
+from flumeng.console.asking import ask_nodes
 from flumeng.console.console import Console
 from flumeng.console.shared_answers import KEEP_SECONDS
 from flumeng.control.commands.lookup import require_flow
-from flumeng.control.queries import acks, cursors, fan_out, journals, lag, queues, unfinished
-from flumeng.control.queries.acks import Positions
+from flumeng.control.queries import acks, cursors, journals, queues, unfinished
 from flumeng.platform import file_store
 
 READS = Reads()
-
-
-def by_flow(key: str) -> tuple[str, ...]:
-    """Return the order of lists that are sorted by flow, then by a name in it."""
-    return tuple(key.split("/", 1))
 
 
 @READS.get(
@@ -29,8 +24,8 @@ def by_flow(key: str) -> tuple[str, ...]:
 def _queues(console: Console, _given: Given) -> list[queues.QueueRow]:
     """The work queues of all flows."""
     with console.copy.query() as cache:
-        accounts, _ = fan_out.ask_all(cache, console.asking.accounts)
-        return queues.overview(cache, lag.newest(accounts))
+        _, accounts = ask_nodes(cache, console.asking.accounts)
+        return queues.overview(cache, accounts)
 
 
 @READS.get(
@@ -40,8 +35,8 @@ def _lanes(console: Console, given: Given) -> list[queues.LaneRow]:
     """The lanes of a flow's queue."""
     with console.copy.query() as cache:
         require_flow(cache, given["flow"])
-        accounts, _ = fan_out.ask_all(cache, console.asking.accounts)
-        return queues.lanes_of(cache, [given["flow"]], lag.newest(accounts))
+        _, accounts = ask_nodes(cache, console.asking.accounts)
+        return queues.lanes_of(cache, [given["flow"]], accounts)
 
 
 @READS.get(
@@ -73,34 +68,21 @@ def _journal(console: Console, given: Given) -> journals.JournalRow:
         return journals.journal(cache, console.asking.accounts, console.clock(), given["journal"])
 
 
-@READS.get(
-    "ack-list",
-    "/acks",
-    paging=Paging(lambda row: f"{row.flow}/{row.partition}", by_flow),
-    shared_seconds=KEEP_SECONDS,
-)
+@READS.get("ack-list", "/acks", paging=in_flow("partition"), shared_seconds=KEEP_SECONDS)
 def _acks(console: Console, _given: Given) -> list[acks.AckRow]:
     """How far each flow has delivered, in each partition."""
     with console.copy.query() as cache:
         return acks.acks_of(cache, acks.positions(cache, console.asking.acks))
 
 
-@READS.get(
-    "ack-commits",
-    "/commits",
-    OF_FLOW,
-    paging=Paging(lambda row: f"{row.flow}/{row.name}", by_flow),
-    shared_seconds=KEEP_SECONDS,
-)
+@READS.get("ack-commits", "/commits", OF_FLOW, paging=in_flow("name"), shared_seconds=KEEP_SECONDS)
 def _commits(console: Console, given: Given) -> list[unfinished.CommitRow]:
     """Commits that are decided and not finished; their files as this host sees them."""
     with console.copy.query() as cache:
         return unfinished.commits(cache, given.get("flow"), file_store.exists)
 
 
-@READS.get(
-    "ack-intents", "/intents", OF_FLOW, paging=Paging(lambda row: f"{row.flow}/{row.task}", by_flow)
-)
+@READS.get("ack-intents", "/intents", OF_FLOW, paging=in_flow("task"))
 def _intents(console: Console, given: Given) -> list[unfinished.BatchRow]:
     """Batches that are decided and not acked, for targets that identify batches by number."""
     with console.copy.query() as cache:
@@ -108,21 +90,15 @@ def _intents(console: Console, given: Given) -> list[unfinished.BatchRow]:
 
 
 @READS.get(
-    "cursor-list",
-    "/cursors",
-    OF_FLOW,
-    paging=Paging(lambda row: f"{row.flow}/{row.cursor}", by_flow),
-    shared_seconds=KEEP_SECONDS,
+    "cursor-list", "/cursors", OF_FLOW, paging=in_flow("cursor"), shared_seconds=KEEP_SECONDS
 )
 def _cursors(console: Console, given: Given) -> list[cursors.CursorRow]:
     """Cursors of readers that are not flows here, and of flows that read others."""
     with console.copy.query() as cache:
         if "flow" in given:
             require_flow(cache, given["flow"])
-        accounts, silent = fan_out.ask_all(cache, console.asking.accounts)
-        rows = cursors.cursors(
-            cache, Positions(accounts, silent), lag.newest(accounts), console.clock()
-        )
+        where, accounts = ask_nodes(cache, console.asking.accounts)
+        rows = cursors.cursors(cache, where, accounts, console.clock())
     return [row.listed() for row in rows if row.flow == given.get("flow", row.flow)]
 
 
@@ -131,6 +107,6 @@ def _cursor(console: Console, given: Given) -> cursors.CursorDetail:
     """One cursor: its lease, the events that it keeps of each journal, and its lost ones."""
     with console.copy.query() as cache:
         require_flow(cache, given["flow"])
-        accounts, silent = fan_out.ask_all(cache, console.asking.accounts)
-        where, key = Positions(accounts, silent), (given["flow"], given["cursor"])
-        return cursors.detail(cache, where, lag.newest(accounts), console.clock(), key)
+        where, accounts = ask_nodes(cache, console.asking.accounts)
+        key = given["flow"], given["cursor"]
+        return cursors.detail(cache, where, accounts, console.clock(), key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from flumeng.console.api.flow_reads import LABELS, labelled
-from flumeng.console.api.read import Given, Name, Paging, Parameter, Reads
+from flumeng.console.api.read import Given, Name, Paging, Parameter, Reads, in_flow
 from flumeng.console.console import Console
 from flumeng.console.shared_answers import KEEP_SECONDS
 from flumeng.control.commands.lookup import require_flow
@@ -57,13 +57,7 @@ def _story(console: Console, given: Given) -> details.EventLog:
         return details.event_log(cache, given["node"])
 
 
-@READS.get(
-    "task-list",
-    "/tasks",
-    OF_FLOW,
-    TASK_STATE,
-    paging=Paging(lambda row: row.key, lambda key: tuple(key.split("/", 1))),
-)
+@READS.get("task-list", "/tasks", OF_FLOW, TASK_STATE, paging=in_flow("task"))
 def _tasks(console: Console, given: Given) -> list[TaskRow]:
     """The tasks of all flows, or of one."""
     with console.copy.query() as cache:

@@ -73,6 +73,13 @@ class Paging:
     order: Callable[[str], Any] = str
 
 
+def in_flow(name: str) -> Paging:
+    """Return the pages of a list that is sorted by flow, then by this member of its rows."""
+    return Paging(
+        lambda row: f"{row.flow}/{getattr(row, name)}", lambda key: tuple(key.split("/", 1))
+    )
+
+
 @dataclass(frozen=True)
 class Read:
     """``name``: such as ``flow-show``. ``path``: below ``/api/v1``, with names in braces.
