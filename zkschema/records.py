@@ -363,12 +363,13 @@ class Ack(Record):
 class Lease(Record):
     """Journals keep events that a cursor has not read until ``keep_seconds`` after this was
     written, by ZooKeeper's clock. Only ``holder`` moves its acks; ``reader`` and ``renewed`` are
-    for people."""
+    for people. ``made``: see ``LeaseRequest``, "" for other readers."""
 
     holder: str
     reader: str
     keep_seconds: float
     renewed: float
+    made: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,7 +385,8 @@ class Gap(Record):
 class Break(Record):
     """Events given up although a lease of another site was to keep them. ``time`` is in seconds
     since the epoch, ``id`` changes with the content. ``gaps``: the last ones; ``events`` counts
-    all. ``away``: the reader has not returned, so more events may be given up."""
+    all. ``away``: the reader has not returned, so more events may be given up. ``made``: that of
+    the lease."""
 
     id: str
     reader: str
@@ -393,6 +395,7 @@ class Break(Record):
     events: int
     gaps: tuple[Gap, ...] = ()
     away: bool = False
+    made: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,19 +92,29 @@ def thread_names() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
-def test_flow_made_again_keeps_its_lease_from_the_floor(sites: Sites) -> None:
+@pytest.mark.parametrize("lives", [True, False])
+def test_flow_made_again_has_a_lease_from_its_floor(sites: Sites, lives: bool) -> None:
     """Its acks are new ones: those of the deleted flow of that name hold nothing for it."""
     apply_copy(sites)
     sites.discovery().discover()
     sites.ack(400)
     sites.discovery().discover()
     assert acks_of(sites.fra, "web", "nyc:copy") == {J: 400}
-    sites.nyc.commit([Remove(paths.ack("copy", "main", PARTITION), ANY)])
-    sites.nyc.commit([Remove(paths.partitions("copy"), ANY)])
-    ended = replace(lease_of(sites), keep_seconds=ENDED_SECONDS)
-    sites.fra.write(paths.lease("web", "nyc:copy"), ended, ANY)
-    sites.discovery().discover()
+    before = lease_of(sites)
+    if not lives:
+        ended = replace(before, keep_seconds=ENDED_SECONDS)
+        sites.fra.write(paths.lease("web", "nyc:copy"), ended, ANY)
+    tops = [*filter(sites.nyc.exists, flow_tops("copy"))]
+    sites.nyc.commit([Remove(path, ANY) for path in children_first(sites.nyc, tops)])
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
     assert acks_of(sites.fra, "web", "nyc:copy") == {}
+    assert lease_of(sites).holder != before.holder
+    assert lease_of(sites).keep_seconds == 600.0
+    sites.ack(3)
+    assert task.discover().trouble == ""
+    assert acks_of(sites.fra, "web", "nyc:copy") == {J: 3}
 
 
 def end_lease(sites: Sites) -> None:

@@ -43,7 +43,7 @@ from tests.testkit.certificates import CLUSTER, HOSTS, Certificates
 from tests.testkit.clock import Clock
 from tests.testkit.cluster import acks_of, add_journal
 from tests.testkit.store import RealZooKeeper
-from zkschema.records import Gap
+from zkschema.records import Gap, Lease
 
 __all__ = ["secured"]
 
@@ -209,7 +209,8 @@ def test_gateway_of_a_secured_cluster_may_hold_leases(
             first = kept.renew("fra", "nyc", request)
             again = msgspec.structs.replace(request, acks={J: 7}, id=first.id)
             assert kept.renew("fra", "nyc", again) == LeaseAnswer("fra", first.id, time=1000.0)
-            broke = lease_breaks.new_break("r", "w", 0.0, [Gap(journal=J, start=1, end=3)])
+            lease = Lease(holder="h", reader="r", keep_seconds=1.0, renewed=0.0)
+            broke = lease_breaks.new_break(lease, "w", 0.0, [Gap(journal=J, start=1, end=3)])
             write = lease_breaks.recorded(store, "web", "nyc:copy", lambda _: broke)
             assert write is not None
             store.commit([write])

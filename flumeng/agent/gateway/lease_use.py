@@ -90,6 +90,8 @@ class LeaseUse:
                 answer, room=row.room or 0.0, events=row.lag or 0, bytes=row.bytes or 0
             )
         broke = lease_breaks.of_flow(self._store, request.flow).get(cursor)
+        if broke is not None and broke.made != request.made and broke.made and request.made:
+            return answer  # of a deleted flow of that name
         if broke is not None and broke.away:
             with suppress(FlumengError):  # repeated by the next request
                 broke = self._returned(request, cursor, broke, positions())
@@ -106,7 +108,7 @@ class LeaseUse:
             for name, at in sorted(positions.items())
             if request.acks.get(name, 0) < at.floor
         ]
-        after = lease_breaks.new_break(broke.reader, broke.why, broke.time, [*gone, *found])
+        after = lease_breaks.new_break(broke, broke.why, broke.time, [*gone, *found])
         write = lease_breaks.recorded(
             self._store, request.flow, cursor, lambda _: after if after.events else None
         )

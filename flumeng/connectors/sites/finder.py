@@ -160,6 +160,8 @@ class SiteFinder(FinderBase):
         return flow is None or flow.value.state == "deleted"
 
     def _request(self, acks: dict[str, int], lease: str, *, end: bool = False) -> LeaseRequest:
+        flow = self._store.read(paths.flow(self._reader))
+        made = f"{flow.created:x}" if flow else ""
         return LeaseRequest(
             self._remote.flow,
             self._gateways.here(),
@@ -169,6 +171,7 @@ class SiteFinder(FinderBase):
             lease,
             end,
             self._remote.site,
+            made,
         )
 
     def _offers(

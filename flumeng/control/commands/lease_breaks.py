@@ -32,7 +32,9 @@ def events_of(gaps: Sequence[Gap]) -> int:
 
 
 def with_gaps(before: Break | None, after: Break) -> Break:
-    """Return ``after`` with the gaps of an unacknowledged break before it; adjoining ones join."""
+    """Return ``after`` with the gaps of an unacknowledged break before it; adjoining ones join. The
+    gaps of an earlier reader of that name are dropped."""
+    before = None if before and before.made != after.made else before
     gaps = [*before.gaps] if before else []
     for gap in after.gaps:
         last = next(
@@ -47,17 +49,19 @@ def with_gaps(before: Break | None, after: Break) -> Break:
 
 
 def new_break(
-    reader: str, why: str, time: float, gaps: Sequence[Gap], *, away: bool = False
+    lease: Lease | Break, why: str, time: float, gaps: Sequence[Gap], *, away: bool = False
 ) -> Break:
+    """Return a break of this lease, or of that of an earlier break."""
     lost = tuple(gap for gap in gaps if gap.start < gap.end)
     return Break(
         id=uuid.uuid4().hex[:12],
-        reader=reader,
+        reader=lease.reader,
         why=why,
         time=time,
         events=events_of(lost),
         gaps=lost[-KEPT_GAPS:],
         away=away,
+        made=lease.made,
     )
 
 
@@ -115,10 +119,10 @@ def ended(
     there = [folder for folder in folders if store.exists(folder)]
     journals = sorted({name for names in store.children_many(there) for name in names})
     gaps = unread(store, flow, cursor, journals)
-    broke = new_break(lease.reader, why, now, gaps, away=True)
+    broke = new_break(lease, why, now, gaps, away=True)
 
     def change(before: Break | None) -> Break:
-        if before is not None and before.away:
+        if before is not None and before.away and before.made == lease.made:
             return before  # an interrupted end is repeated: acks may be gone already
         return with_gaps(before, broke)
 

@@ -47,7 +47,8 @@ class FlowPositions(msgspec.Struct, frozen=True):
 class LeaseRequest(msgspec.Struct, frozen=True):
     """Acks of ``reader``, a flow of the caller's ``site``. The source keeps all above for
     ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one. ``end``:
-    the reader was deleted; its lease with this id ends. ``source``: see ``PositionsRequest``."""
+    the reader was deleted; its lease with this id ends. ``source``: see ``PositionsRequest``.
+    ``made``: differs for each flow of the reader's name; "" from an older site."""
 
     flow: str
     site: str
@@ -57,6 +58,7 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     id: str = ""
     end: bool = False
     source: str = ""
+    made: str = ""
 
 
 class Broken(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from zkschema.records import Ack, Break, Gap, Lease, Link
 NOON = 1_700_000_000.0
 J = "web.n1.0.0a1b2c3d"
 UP = Link(site="fra", source="web", keep_seconds=1000.0, renewed=NOON)
+LEASE = Lease(holder="h", reader="r", keep_seconds=1000.0, renewed=NOON)
 BROKE = Break(
     id="b1",
     reader="",
@@ -192,9 +193,9 @@ def test_lease_of_a_reader_here_is_no_break(source: FakeStore) -> None:
 
 
 def test_adjoining_gaps_join() -> None:
-    first = lease_breaks.new_break("r", "full", NOON, [Gap(journal=J, start=0, end=10)])
+    first = lease_breaks.new_break(LEASE, "full", NOON, [Gap(journal=J, start=0, end=10)])
     for start, end in ((10, 15), (20, 21), (5, 5)):
-        more = lease_breaks.new_break("r", "full", NOON, [Gap(journal=J, start=start, end=end)])
+        more = lease_breaks.new_break(LEASE, "full", NOON, [Gap(journal=J, start=start, end=end)])
         first = lease_breaks.with_gaps(first, more)
     assert [(gap.start, gap.end) for gap in first.gaps] == [(0, 15), (20, 21)]
     assert first.events == 16
