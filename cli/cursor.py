@@ -146,7 +146,7 @@ def _show_row(row: CursorRow) -> None:
 def _show_break(broke: Break, flow: str, name: str) -> None:
     away = "; its reader has not returned" if broke.away else ""
     click.echo(
-        f"lost     {broke.events} events, given up at {timestamps.utc(broke.time)} UTC: "
+        f"lost     {lease_breaks.counted(broke)}, given up at {timestamps.utc(broke.time)} UTC: "
         f"{broke.why}{away}"
     )
     show_table(
@@ -194,7 +194,7 @@ def acknowledge(_context: CliContext, operator: Operator, flow: str, name: str |
         broke = lease_breaks.acknowledge_own(operator, flow)
     else:
         broke = lease_breaks.acknowledge(operator, flow, name)
-    click.echo(f"the loss of {broke.events} events is no longer reported")
+    click.echo(f"the loss of {lease_breaks.counted(broke)} is no longer reported")
 
 
 def _asked(context: CliContext, store: Store) -> tuple[ReadCache, Positions, dict[str, Account]]:

@@ -386,7 +386,8 @@ class Break(Record):
     """Events given up although a lease of another site was to keep them. ``time`` is in seconds
     since the epoch, ``id`` changes with the content. ``gaps``: the last ones; ``events`` counts
     all. ``away``: the reader has not returned, so more events may be given up. ``made``: that of
-    the lease."""
+    the lease. ``newest``: the transaction that made the newest journal of that time; 0 from an
+    older flumeng. ``at_least``: some events are not counted."""
 
     id: str
     reader: str
@@ -396,6 +397,8 @@ class Break(Record):
     gaps: tuple[Gap, ...] = ()
     away: bool = False
     made: str = ""
+    newest: int = 0
+    at_least: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

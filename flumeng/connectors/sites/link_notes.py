@@ -26,6 +26,7 @@ KEPT_WEIGHT = 0.7
 KEPT_DOWNS = 20
 WHY_CHARACTERS = 600
 SHARES = (0.5, 0.8, 1.0)
+UNCOUNTED = "the lease had ended, and the site has no record of it"
 
 
 class LinkNotes:
@@ -127,7 +128,7 @@ def answered(link: Link, answer: LeaseAnswer, mean_seconds: float, now: float) -
         link,
         down_since=0.0,
         answer_seconds=(link.answer_seconds or round(mean_seconds, 1)) if slow else 0.0,
-        broke=_broke(link, answer.broke, now),
+        broke=_broke(link, answer, now),
     )
     stale = not 0 <= now - link.renewed < stale_seconds(link.keep_seconds)
     if after == link and not stale and _reached(link.room) == _reached(answer.room):
@@ -146,7 +147,10 @@ def _reached(share: float) -> int:
     return sum(share >= least for least in SHARES)
 
 
-def _broke(link: Link, told: Broken | None, now: float) -> Break | None:
+def _broke(link: Link, answer: LeaseAnswer, now: float) -> Break | None:
+    told = answer.broke
+    if told is None and answer.ended:
+        told = Broken(answer.id, UNCOUNTED, 0.0, 0, at_least=True)
     if told is None or (link.broke is not None and link.broke.id == told.id):
         return link.broke
     return Break(
@@ -156,4 +160,5 @@ def _broke(link: Link, told: Broken | None, now: float) -> Break | None:
         time=now - told.seconds_ago,
         events=told.events,
         gaps=tuple(Gap(journal=name, start=start, end=end) for name, start, end in told.gaps),
+        at_least=told.at_least,
     )

@@ -152,11 +152,11 @@ def causes_of_links(
     for row in rows:
         if states.get(row.flow) in ("running", "suspended"):
             yield from _of_own_lease(row, states[row.flow])
-        if row.broke is not None and row.broke.events:
+        if row.broke is not None and (row.broke.events or row.broke.at_least):
+            lost = lease_breaks.counted(row.broke)
             yield Cause(
-                f"flow {row.flow} has lost {row.broke.events} events of flow {row.source} at site "
-                f"{row.site}, which gave them up at {_utc(row.broke.time)}: {row.broke.why}: "
-                f"{_gaps(row.broke)}",
+                f"flow {row.flow} has lost {lost} of flow {row.source} at site {row.site}, which "
+                f"gave them up at {_utc(row.broke.time)}: {row.broke.why}: {_gaps(row.broke)}",
                 "the dead letters list each gap; fetch the events from elsewhere if you need them, "
                 f"then `flumeng cursor acknowledge {row.flow}`",
                 about=f"{LINK}{row.flow}: gap {row.broke.id}",
@@ -267,11 +267,14 @@ def causes_of_breaks(cache: ReadCache, flows: Iterable[str], now: float) -> Iter
     cache.read_each([paths.breaks(name) for name in names])
     for flow in names:
         for cursor, broke in sorted(lease_breaks.of_flow(cache, flow).items()):
-            if not broke.events or now - broke.time > SHOWN_SECONDS:
+            if not (broke.events or broke.at_least) or now - broke.time > SHOWN_SECONDS:
                 continue
             site, _, reader = cursor.partition(":")
-            lost = f"flow {reader} of site {site} has lost {broke.events} events of flow {flow}"
-            what = f"{lost}, given up at {_utc(broke.time)}: {broke.why}: {_gaps(broke)}"
+            lost = lease_breaks.counted(broke)
+            what = (
+                f"flow {reader} of site {site} has lost {lost} of flow {flow}, given up at "
+                f"{_utc(broke.time)}: {broke.why}: {_gaps(broke)}"
+            )
             if broke.away:
                 what = (
                     f"the lease of flow {reader} of site {site} on flow {flow} ended at "
@@ -302,6 +305,8 @@ def _reached(share: float) -> float:
 
 def _gaps(broke: Break) -> str:
     """Return the last gaps, ``web.n1.0.0a1b seq 400 to 999``."""
+    if not broke.gaps:
+        return "journals that began and ended meanwhile are not counted"
     shown = [f"{gap.journal} seq {gap.start} to {gap.end - 1}" for gap in broke.gaps[-NAMED:]]
     earlier = len(broke.gaps) - len(shown)
     return ", ".join(shown) + (f" and {earlier} earlier gaps" if earlier > 0 else "")

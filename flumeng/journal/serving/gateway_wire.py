@@ -63,13 +63,15 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 
 class Broken(msgspec.Struct, frozen=True):
     """Events that the source gave up before their reader had read them, and why. ``gaps``: journal,
-    first seq and the seq behind the last; ``events`` counts those of all gaps."""
+    first seq and the seq behind the last; ``events`` counts those of all gaps. ``at_least``: some
+    are not counted."""
 
     id: str
     why: str
     seconds_ago: float
     events: int
     gaps: tuple[tuple[str, int, int], ...] = ()
+    at_least: bool = False
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):

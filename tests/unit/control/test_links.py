@@ -15,7 +15,7 @@ from flumeng.control.queries import cursors, links
 from flumeng.control.queries.acks import Positions
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import ABSENT
+from flumeng.control.zookeeper import ABSENT, Version, Versioned
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UserError
 from tests.testkit.cluster import add_flow, add_journal, new_cluster
@@ -172,10 +172,10 @@ def test_room_counts_bytes_where_they_are(source: FakeStore) -> None:
 def test_ended_lease_is_reported_with_its_gap_until_acknowledged(source: FakeStore) -> None:
     lease = source.read(paths.lease("web", "nyc:copy"))
     assert lease is not None
-    write = lease_breaks.ended(source, ("web", "nyc:copy"), lease.value, "why", NOON)
+    write = lease_breaks.ended(source, ("web", "nyc:copy"), lease, "why", NOON)
     assert write is not None
     source.commit([write])
-    again = lease_breaks.ended(source, ("web", "nyc:copy"), lease.value, "why", NOON)
+    again = lease_breaks.ended(source, ("web", "nyc:copy"), lease, "why", NOON)
     assert again is None, "an interrupted end counts no events twice"
     (cause,) = at_source(source, 0, account(bytes=0))
     assert "why: 60 unread events are no longer kept" in cause.what
@@ -189,7 +189,8 @@ def test_ended_lease_is_reported_with_its_gap_until_acknowledged(source: FakeSto
 
 def test_lease_of_a_reader_here_is_no_break(source: FakeStore) -> None:
     lease = Lease(holder="h", reader="r", keep_seconds=1.0, renewed=0.0)
-    assert lease_breaks.ended(source, ("web", "report"), lease, "why", NOON) is None
+    held = Versioned(lease, Version(0))
+    assert lease_breaks.ended(source, ("web", "report"), held, "why", NOON) is None
 
 
 def test_adjoining_gaps_join() -> None:

@@ -86,7 +86,7 @@ class Checks:
             self._require(
                 held >= end, f"{journal.name} is removed, the lease is at {held} of {end}"
             )
-        elif self._leases > 1:
+        elif self._leases > 1 and self._promised is not None:
             self._removed_unheld.add(journal.name)
         else:  # the decision was made before the subscription
             self._before.add(journal.name)
