@@ -16,17 +16,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.collector import gaps
 from flumeng.agent.discovery.task import DiscoveryTask
-from flumeng.agent.gateway import limits
+from flumeng.agent.gateway import leases, limits
 from flumeng.agent.gateway.local_journals import LocalJournals
-from flumeng.config import parse_flow
+from flumeng.config import check_flow, parse_flow
 from flumeng.config.component import RemoteFlow
 from flumeng.connectors.api.finding import Before
-from flumeng.connectors.api.ranged import Range, Reach
+from flumeng.connectors.api.ranged import Range, Reach, Standstill
 from flumeng.connectors.sites import fetching
 from flumeng.connectors.sites.finder import SiteFinder
 from flumeng.connectors.sites.input import SiteInput
 from flumeng.connectors.sites.reader import SiteReader
+from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.zookeeper import ANY, Remove
@@ -39,6 +41,7 @@ from tests.live.gateway_sites import BY, COPY, PARTITION, REMOTE, J, Sites, appl
 from tests.testkit.journal import numbered_events
 from tests.testkit.waiting import wait_for
 from zkschema import paths
+from zkschema.records import Gap, Lease
 
 __all__ = ["sites"]
 
@@ -161,6 +164,37 @@ def test_events_below_the_floor_are_a_gap_where_there_are_dead_letters(sites: Si
     assert floor > 0
     assert stops()[PARTITION].floor == floor
     assert (counts()[PARTITION].floor, counts()[PARTITION].gone_below) == (0, floor)
+    why = "site fra, in term 1, no longer keeps them: this flow's lease had ended, or"
+    assert counts()[PARTITION].gone_why.startswith(why)
+
+
+@pytest.mark.parametrize("why", [leases.FULL, "the lease was not renewed for 600 s"])
+def test_gap_names_the_term_and_why_the_lease_broke(sites: Sites, why: str) -> None:
+    """The break is recorded before its events are trimmed, by whichever gateway answers."""
+    positions = SiteInput(sites.nyc).positions(lambda: None)
+    positions.open(check_flow(COPY + "dead_letters: {files: {path: /tmp/letters}}\n"))
+    wait_for(lambda: bool(positions.of([PARTITION])), "no position arrives")
+    sites.append(200_000)
+    lease = Lease(holder="h", reader="r", keep_seconds=600.0, renewed=0.0)
+    broke = lease_breaks.new_break(lease, why, 0.0, [Gap(journal=J, start=0, end=150_000)])
+    for cursor in ("nyc:copy", "lon:copy"):
+        other = replace(broke, why="of another site") if cursor != "nyc:copy" else broke
+        write = lease_breaks.recorded(sites.fra, "web", cursor, lambda _, it=other: it)
+        assert write is not None
+        sites.fra.commit([write])
+    sites.journal.trim(150_000)
+    floor = sites.journal.floor
+
+    def reach() -> Reach:
+        return positions.of([PARTITION])[PARTITION]
+
+    wait_for(lambda: reach().gone_below == floor, "the floor does not arrive")
+    assert reach().gone_why == f"site fra, in term 1, no longer keeps them: {why}"
+    (gap,) = gaps.gaps({PARTITION: 40}, {PARTITION: reach()}, 1)
+    assert gap.reason.startswith(f"gap: the events of {PARTITION} from 40 to {floor - 1}: site fra")
+    stopped = Standstill("gone", PARTITION, floor, 40)
+    assert why in positions.describe(stopped)
+    positions.close()
 
 
 @pytest.mark.parametrize(

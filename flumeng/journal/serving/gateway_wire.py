@@ -34,7 +34,8 @@ class PositionsRequest(msgspec.Struct, frozen=True):
 class FlowPositions(msgspec.Struct, frozen=True):
     """The journals of a flow of ``site``. ``ends``: of the closed ones. ``away``: those whose
     server does not answer. ``seen`` names these contents. ``filters``: the name of the flow's
-    current filters, for a ``filtered`` request."""
+    current filters, for a ``filtered`` request. ``broken``: why the leases of the caller's flows
+    broke, by flow."""
 
     site: str
     positions: dict[str, Position]
@@ -42,6 +43,7 @@ class FlowPositions(msgspec.Struct, frozen=True):
     away: tuple[str, ...]
     seen: str
     filters: str = ""
+    broken: dict[str, str] = {}
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
