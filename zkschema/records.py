@@ -363,13 +363,14 @@ class Ack(Record):
 class Lease(Record):
     """Journals keep events that a cursor has not read until ``keep_seconds`` after this was
     written, by ZooKeeper's clock. Only ``holder`` moves its acks; ``reader`` and ``renewed`` are
-    for people. ``made``: see ``LeaseRequest``, "" for other readers."""
+    for people. ``made`` and ``failover``: see ``LeaseRequest``, "" and 0 for other readers."""
 
     holder: str
     reader: str
     keep_seconds: float
     renewed: float
     made: str = ""
+    failover: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.agent.gateway import lease_use
 from flumeng.connectors.api.finding import Before
 from flumeng.connectors.sites.finder import SiteFinder
-from flumeng.control.commands import lease_breaks
+from flumeng.control.commands import lease_breaks, site_failover
 from flumeng.control.commands.acks import accept, delete_cursor
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
@@ -371,6 +371,26 @@ def test_reader_learns_what_its_lease_holds(sites: Sites, monkeypatch: pytest.Mo
     labels = ("nyc", "copy", "web")
     assert table.LEASE_EVENTS.of(1000, *labels) in readings
     assert table.LEASE_LOST.of(0, *labels) in readings
+
+
+def test_source_learns_of_a_failover_and_of_its_end(sites: Sites) -> None:
+    apply_copy(sites)
+    task = sites.discovery()
+    task.discover()
+    operator = Operator(sites.nyc, "ann", "", 7.0)
+    site_failover.carry_out(operator, site_failover.plan(sites.nyc, "fra", "failover", 7.0))
+
+    def rows() -> list[float]:
+        task.discover()
+        cache = ReadCache.of(sites.fra)
+        found = cursors.rows(cache, Positions(), {}, 8.0, cursors.of_sites(cache))
+        return [row.failover for row in found]
+
+    assert rows() == [7.0]
+    found = sites.nyc.read(paths.site("fra"))
+    assert found is not None
+    sites.nyc.write(paths.site("fra"), replace(found.value, failover=None), found.version)
+    assert rows() == [0.0]
 
 
 def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:

@@ -179,7 +179,7 @@ def test_gap_names_the_term_and_why_the_lease_broke(sites: Sites, why: str) -> N
     broke = lease_breaks.new_break(lease, why, 0.0, [Gap(journal=J, start=0, end=150_000)])
     for cursor in ("nyc:copy", "lon:copy"):
         other = replace(broke, why="of another site") if cursor != "nyc:copy" else broke
-        write = lease_breaks.recorded(sites.fra, "web", cursor, lambda _, it=other: it)
+        write = lease_breaks.recorded(sites.fra, "web", cursor, lambda _: other)  # noqa: B023  called at once
         assert write is not None
         sites.fra.commit([write])
     sites.journal.trim(150_000)

@@ -68,7 +68,10 @@ class Leases:
             if remade and request.id not in ("", held.value.holder):
                 return LeaseAnswer(here, held.value.holder, ended=True, time=self._wall())
             lease = replace(
-                held.value, keep_seconds=request.keep_seconds, made=request.made or held.value.made
+                held.value,
+                keep_seconds=request.keep_seconds,
+                made=request.made or held.value.made,
+                failover=request.failover,
             )
             if not request.id and (remade or held.value.keep_seconds == leases.ENDED_SECONDS):
                 lease = replace(lease, holder=uuid.uuid4().hex)

@@ -162,6 +162,9 @@ class SiteFinder(FinderBase):
     def _request(self, acks: dict[str, int], lease: str, *, end: bool = False) -> LeaseRequest:
         flow = self._store.read(paths.flow(self._reader))
         made = f"{flow.created:x}" if flow else ""
+        site = self._store.read(paths.site(self._remote.site))
+        failover = site.value.failover if site else None
+        paused = failover is not None and self._reader in failover.paused
         return LeaseRequest(
             self._remote.flow,
             self._gateways.here(),
@@ -172,6 +175,7 @@ class SiteFinder(FinderBase):
             end,
             self._remote.site,
             made,
+            failover.since if failover is not None and paused else 0.0,
         )
 
     def _offers(

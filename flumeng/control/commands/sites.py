@@ -7,9 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
+from flumeng.config.component import RemoteFlow
 from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, Put, Remove, Store, Versioned, Write, tree
+from flumeng.control.zookeeper import (
+    ABSENT,
+    Put,
+    ReadableStore,
+    Remove,
+    Store,
+    Versioned,
+    Write,
+    tree,
+)
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.patterns import check_name
 from flumeng.platform.options.problems import nearest
@@ -143,7 +153,7 @@ def remove_site(operator: Operator, name: str) -> None:
     operator.commit([Remove(paths.site(name), found.version)], f"site remove {name}")
 
 
-def require_site(store: Store, name: str) -> Versioned[Site]:
+def require_site(store: ReadableStore, name: str) -> Versioned[Site]:
     found = store.read(paths.site(name)) if name in _names(store) else None
     if found is None:
         names = _names(store)
@@ -174,24 +184,38 @@ def sites(store: Store) -> tuple[str, list[SiteRow]]:
     return cluster.value.site if cluster else "", rows
 
 
-def readers(store: Store) -> dict[str, str]:
+@dataclass(frozen=True)
+class RemoteSource:
+    """The source of a flow that asks the other site every ``asks_seconds``."""
+
+    remote: RemoteFlow
+    asks_seconds: float
+
+
+def readers(store: ReadableStore) -> dict[str, str]:
     """Return the flows that read other sites, with the site that each reads."""
+    return {flow: source.remote.site for flow, source in remote_sources(store).items()}
+
+
+def remote_sources(store: ReadableStore) -> dict[str, RemoteSource]:
+    """Return the flows that read other sites, with their sources there."""
     flows = found_by_name(store, paths.flow, store.children(paths.flows()))
     there = {name: found for name, found in flows.items() if isinstance(found, Versioned)}
-    reading: dict[str, str] = {}
+    reading: dict[str, RemoteSource] = {}
     for name, revision in current_revisions(store, there).items():
         if isinstance(revision, Versioned):
             try:
                 spec = parse_flow(revision.value.effective)
             except SpecError:
                 continue
-            for remote in filter(None, (source.options.remote for source in spec.sources)):
-                reading[name] = remote.site
+            for options in (source.options for source in spec.sources):
+                if (remote := options.remote) is not None:
+                    reading[name] = RemoteSource(remote, options.discovery_seconds)
     return reading
 
 
-def _names(store: Store) -> list[str]:
-    return sorted(store.children(paths.sites())) if store.exists(paths.sites()) else []
+def _names(store: ReadableStore) -> list[str]:
+    return sorted(store.children(paths.sites()))
 
 
 def _check(what: str, check: Callable[[str], None], text: str) -> None:

@@ -43,7 +43,8 @@ class CursorRow:
     """A reader's cursor; None means unknown or none. ``until``: end of its lease, None for a flow.
     ``lag``: unread events, and their ``bytes``. ``site`` and ``reads_as``: the other site, and its
     flow. ``age_seconds``: since the lease was renewed. ``time`` and ``room``: used shares of
-    ``keep_seconds``, and of the fullest journal's room. ``journals``: their number."""
+    ``keep_seconds``, and of the fullest journal's room. ``journals``: their number. ``failover``:
+    when the other site has taken over from this one, or 0."""
 
     flow: str
     cursor: str
@@ -60,6 +61,7 @@ class CursorRow:
     bytes: int | None = None
     room: float | None = None
     held: tuple[HeldJournal, ...] = field(default=(), repr=False)
+    failover: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def rows(
                 bytes=_sum([each.bytes for each in held]),
                 room=max(shares, default=None),
                 held=held,
+                failover=lent.failover if lent else 0.0,
             )
         )
     return made

@@ -13,6 +13,7 @@ from flumeng.control.commands.replicas import replicas_of
 from flumeng.control.queries import (
     counters,
     cursors,
+    failovers,
     fan_out,
     journal_causes,
     journals,
@@ -86,7 +87,8 @@ def status(
         *_of_troubles(masters, flows),
         *_of_maintenance(maintenance),
         *_of_nodes(nodes, silent),
-        *links.causes_of_links(linked, states, now),
+        *failovers.causes(cache, held, now),
+        *links.causes_of_links(linked, states, now, failovers.paused(cache)),
         *_of_flows(flows, cache, links.excused(linked)),
         *_of_held(answers_by_node, cache),
         *_of_lost(answers_by_node),

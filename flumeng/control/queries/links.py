@@ -17,7 +17,7 @@ from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import Versioned
 from zkschema import paths
-from zkschema.records import DISCOVER, Break, Link
+from zkschema.records import DISCOVER, NOTHING, Break, Link
 
 SHARES = (0.8, 0.5)
 """Used shares of a lease from which on it is reported, each as a problem of its own."""
@@ -140,9 +140,13 @@ def excused(rows: Sequence[LinkRow]) -> set[tuple[str, str]]:
 
 
 def causes_of_links(
-    rows: Sequence[LinkRow], states: Mapping[str, str], now: float
+    rows: Sequence[LinkRow],
+    states: Mapping[str, str],
+    now: float,
+    failed_over: Mapping[str, str] = NOTHING,
 ) -> Iterator[Cause]:
-    """Yield causes of links that flows here use. ``states``: of the flows."""
+    """Yield causes of links that flows here use. ``states``: of the flows. ``failed_over``: flows
+    that wait for a failback, with its site."""
     by_fault: dict[tuple[str, str, str], list[LinkRow]] = {}
     for row in rows:
         if row.state in ("down", "slow", "flaps") and states.get(row.flow) == "running":
@@ -151,7 +155,7 @@ def causes_of_links(
         yield _of_fault(site, state, why, those, now)
     for row in rows:
         if states.get(row.flow) in ("running", "suspended"):
-            yield from _of_own_lease(row, states[row.flow])
+            yield from _of_own_lease(row, states[row.flow], failed_over.get(row.flow, ""))
         if row.broke is not None and (row.broke.events or row.broke.at_least):
             lost = lease_breaks.counted(row.broke)
             yield Cause(
@@ -192,11 +196,14 @@ def _of_fault(site: str, state: str, why: str, rows: Sequence[LinkRow], now: flo
     )
 
 
-def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
+def _of_own_lease(row: LinkRow, state: str, failover: str) -> Iterator[Cause]:
+    resume = (
+        f"`flumeng site failback {failover}`" if failover else f"`flumeng flow resume {row.flow}`"
+    )
     lease = f"the lease of flow {row.flow} on flow {row.source} of site {row.site}"
     if (used := row.time) is not None and (reached := _reached(used)) and row.renewed_seconds:
         remedy = (
-            f"`flumeng flow resume {row.flow}`"
+            resume
             if state == "suspended"
             else "repair the link"
             if row.since
@@ -221,7 +228,7 @@ def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
         )
         remedy = f"find out why the flow is behind (`flumeng flow lag {row.flow}`)"
         if state == "suspended":
-            remedy = f"`flumeng flow resume {row.flow}`"
+            remedy = resume
         yield Cause(
             f"site {row.site} keeps {row.events} events ({amount(row.bytes)}) for flow {row.flow}, "
             f"{row.room:.0%} of a journal's room there; {full}",

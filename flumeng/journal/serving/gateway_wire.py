@@ -50,7 +50,8 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     """Acks of ``reader``, a flow of the caller's ``site``. The source keeps all above for
     ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one. ``end``:
     the reader was deleted; its lease with this id ends. ``source``: see ``PositionsRequest``.
-    ``made``: differs for each flow of the reader's name; "" from an older site."""
+    ``made``: differs for each flow of the reader's name; "" from an older site. ``failover``: when
+    the caller's site has paused the reader and taken over, in epoch seconds there; else 0."""
 
     flow: str
     site: str
@@ -61,6 +62,7 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     end: bool = False
     source: str = ""
     made: str = ""
+    failover: float = 0.0
 
 
 class Broken(msgspec.Struct, frozen=True):
