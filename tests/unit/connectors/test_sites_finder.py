@@ -147,3 +147,15 @@ def test_journal_that_is_open_after_its_lease_ended_is_no_longer_in_doubt(
     task.discover()
     fra.journals = {}
     assert [task.discover().trouble for _ in range(4)] == [""] * 4
+
+
+def test_journal_that_an_outdated_gateway_missed_is_in_doubt_again_and_not_lost(
+    task: DiscoveryTask, fra: FakeGateways
+) -> None:
+    task.discover()
+    there, fra.journals, fra.ended = fra.journals, {}, True
+    assert "events from seq 0 on may be missing" in task.discover().trouble
+    fra.journals, fra.ended, fra.ends = there, False, {OLD: 10}
+    assert task.discover().trouble == ""
+    fra.journals, fra.ends = {}, {}
+    assert "events from seq 0 on may be missing" in task.discover().trouble
