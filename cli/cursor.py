@@ -20,6 +20,7 @@ from flumeng.control.queries.cursors import CursorRow
 from flumeng.control.queries.fan_out import ask_all
 from flumeng.control.queries.links import amount, span
 from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.queries.zookeeper_clock import zookeeper_now
 from flumeng.control.zookeeper import Store
 from flumeng.journal.serving.account import Account
 from zkschema.records import Break
@@ -49,7 +50,7 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
     if flow is not None:
         require_flow(store, flow)
     cache, where, accounts = _asked(context, store)
-    found = cursors.cursors(cache, where, accounts, context.clock())
+    found = cursors.cursors(cache, where, accounts, zookeeper_now(cache, context.clock()))
     rows = [row for row in found if flow in (None, row.flow)]
     if as_json:
         show_json([_document(row) for row in rows])
@@ -93,7 +94,8 @@ def show(context: CliContext, store: Store, flow: str, name: str, as_json: bool)
     """Show one cursor: its lease, what it keeps of each journal, and what it has lost."""
     require_flow(store, flow)
     cache, where, accounts = _asked(context, store)
-    detail = cursors.detail(cache, where, accounts, context.clock(), (flow, name))
+    now = zookeeper_now(cache, context.clock())
+    detail = cursors.detail(cache, where, accounts, now, (flow, name))
     row, broke = detail.cursor, detail.broke
     if as_json:
         show_json(

@@ -34,7 +34,7 @@ ASKED_SECONDS = 10.0
 
 
 class LeaseUse:
-    """Thread-safe. ``wall``: seconds since the epoch."""
+    """Thread-safe. ``wall``: seconds since the epoch by ZooKeeper's clock, as leases have it."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class GatewayServer(Service):
         self._local = local
         self._watch = watch
         self._leases = Leases(store)
-        self._use = LeaseUse(store)
+        self._use = LeaseUse(store, wall=lambda: time.time() - self._leases.ahead_seconds)
         self._broken = BrokenLeases(store)
         self._policy = policy
         self._limits = Limits()

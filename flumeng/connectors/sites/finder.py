@@ -29,9 +29,10 @@ END_TRIES = 12
 END_PAUSE_SECONDS = 5.0
 """A lease whose end reaches no gateway ends after its ``keep_seconds``."""
 LEASE, LOST, DOUBTED, AWAITED = "lease ", "lost ", "doubted ", "awaited "
-"""Prefixes in the scope: the id of the lease; a partition that ended unread with a lease, unless a
-gateway's view was outdated; one that may still end so, since the source may have decided that before it saw the lease again; a journal
-that was there when the subscription began, and whose position is unknown still."""
+"""Prefixes in the scope: the id of the lease; a partition that ended unread with a lease, unless it
+is seen again, as a gateway's view may be outdated; one that may still end so, since the source may
+have decided that before it saw the lease again; a journal that was there when the subscription
+began, and whose position is unknown still."""
 MOST_TIMES = 20
 """Most journals whose oldest events are read for their times."""
 

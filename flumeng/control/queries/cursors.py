@@ -18,7 +18,7 @@ from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack, Break, Journal
+from zkschema.records import Ack, Break, Journal, Lease
 
 Key = tuple[str, str]
 """A flow, and a cursor in its journals."""
@@ -44,7 +44,8 @@ class CursorRow:
     ``lag``: unread events, and their ``bytes``. ``site`` and ``reads_as``: the other site, and its
     flow. ``age_seconds``: since the lease was renewed. ``time`` and ``room``: used shares of
     ``keep_seconds``, and of the fullest journal's room. ``journals``: their number. ``failover``:
-    when the other site has taken over from this one, or 0."""
+    when the other site has taken over from this one, or 0. ``clock_ahead_seconds``: of ZooKeeper's
+    clock was that of the gateway which renewed the lease."""
 
     flow: str
     cursor: str
@@ -62,6 +63,7 @@ class CursorRow:
     room: float | None = None
     held: tuple[HeldJournal, ...] = field(default=(), repr=False)
     failover: float = 0.0
+    clock_ahead_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def rows(
                 room=max(shares, default=None),
                 held=held,
                 failover=lent.failover if lent else 0.0,
+                clock_ahead_seconds=_clock_ahead(lease),
             )
         )
     return made
@@ -156,6 +159,13 @@ def detail(
         hint = nearest(key[1], names) if names else "it has no other readers"
         raise UserError(f'flow {key[0]} has no cursor "{key[1]}"; {hint}')
     return CursorDetail(row, broke)
+
+
+def _clock_ahead(lease: Found[Lease]) -> float:
+    """Return the difference of both times of one write; 0.0 of one that renewed nothing."""
+    if not isinstance(lease, Versioned) or lease.value.keep_seconds == leases.ENDED_SECONDS:
+        return 0.0
+    return lease.value.renewed - lease.written
 
 
 def _held(

@@ -26,6 +26,8 @@ DOWN_SECONDS = 30.0
 FLAPS, FLAP_SECONDS = 3, 600.0
 """A link flaps when it went down this often in this time."""
 NAMED = 3
+CLOCK_SECONDS = 60.0
+"""A larger difference of clocks is reported, as at the reader."""
 LINK = "link "
 
 
@@ -238,7 +240,18 @@ def _of_own_lease(row: LinkRow, state: str, failover: str) -> Iterator[Cause]:
 
 
 def causes_of_leases(rows: Sequence[CursorRow]) -> Iterator[Cause]:
-    """Yield causes of the leases of other sites, at each of SHARES of their time and room."""
+    """Yield causes of the leases of other sites, at each of SHARES of their time and room, and of
+    the clocks of the gateways that renew them."""
+    apart = [row for row in rows if row.site and abs(row.clock_ahead_seconds) > CLOCK_SECONDS]
+    if apart:
+        worst = max(apart, key=lambda row: abs(row.clock_ahead_seconds))
+        ahead = worst.clock_ahead_seconds
+        yield Cause(
+            f"the clock of a gateway here was {apart_from_zookeeper(ahead)} when it renewed the "
+            f"lease {worst.cursor} of flow {worst.flow}; leases end by ZooKeeper's clock",
+            "synchronize the clocks of the gateways' hosts and of ZooKeeper's",
+            about="clock of a gateway",
+        )
     for row in rows:
         if row.keep_seconds == leases.ENDED_SECONDS:
             continue
@@ -326,6 +339,11 @@ def _named(names: Sequence[str]) -> str:
 
 def _utc(seconds: float) -> str:
     return f"{timestamps.utc(seconds)} UTC"
+
+
+def apart_from_zookeeper(ahead_seconds: float) -> str:
+    side = "ahead of" if ahead_seconds > 0 else "behind"
+    return f"{span(abs(ahead_seconds))} {side} ZooKeeper's"
 
 
 def span(seconds: float) -> str:
