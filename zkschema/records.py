@@ -413,10 +413,11 @@ class Breaks(Record):
 class Link(Record):
     """The state of a flow's link to the ``site`` that it reads, as discovery sees it. Times are in
     seconds since the epoch by this site's clocks. ``renewed``: the lease's last renewal, written
-    now and then. ``down_since``: 0 while a gateway answers; ``why`` none did last. ``downs``: when
-    that began, the last times. ``answer_seconds``: of a slow link, else 0. ``room``: the share of a
-    journal's room that the ``events`` and ``bytes`` kept for this flow take. ``broke``: the last
-    break, until an operator acknowledges its id (``acknowledged``)."""
+    now and then. ``down_since``: 0 while a gateway answers; ``why`` none did last, and whether one
+    was ``silent`` until the time limit. ``downs``: when that began, the last times.
+    ``answer_seconds``: of a slow link, else 0. ``room``: the share of a journal's room that the
+    ``events`` and ``bytes`` kept for this flow take. ``broke``: the last break, until an operator
+    acknowledges its id (``acknowledged``)."""
 
     site: str
     source: str
@@ -424,6 +425,7 @@ class Link(Record):
     renewed: float = 0.0
     down_since: float = 0.0
     why: str = ""
+    silent: bool = False
     downs: tuple[float, ...] = ()
     answer_seconds: float = 0.0
     room: float = 0.0

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from flumeng.config.component import RemoteFlow
+from flumeng.connectors.sites.gateways import SilentError
 from flumeng.control.commands.lease_breaks import link_of
 from flumeng.control.zookeeper import ABSENT, Store
 from flumeng.journal.serving.gateway_wire import Broken, LeaseAnswer
@@ -77,8 +78,8 @@ class LinkNotes:
         try:
             yield
         except FlumengError as error:
-            why = str(error)
-            self._note(lambda link, now: failed(link, why, now))
+            why, silent = str(error), isinstance(error, SilentError)
+            self._note(lambda link, now: failed(link, why, now, silent=silent))
             raise
 
     def readings(self) -> Iterator[Reading]:
@@ -113,12 +114,12 @@ class LinkNotes:
                 self._store.write(paths.link(self._flow), after, expect)
 
 
-def failed(link: Link, why: str, now: float) -> Link:
+def failed(link: Link, why: str, now: float, *, silent: bool = False) -> Link:
     """Return the notes after a failure. A changed reason is noted, the same one not again."""
-    why = textwrap.shorten(why, WHY_CHARACTERS)
+    link = replace(link, why=textwrap.shorten(why, WHY_CHARACTERS), silent=silent)
     if link.down_since:
-        return replace(link, why=why)
-    return replace(link, down_since=now, why=why, downs=(*link.downs, now)[-KEPT_DOWNS:])
+        return link
+    return replace(link, down_since=now, downs=(*link.downs, now)[-KEPT_DOWNS:])
 
 
 def answered(link: Link, answer: LeaseAnswer, mean_seconds: float, now: float) -> Link:
@@ -127,6 +128,7 @@ def answered(link: Link, answer: LeaseAnswer, mean_seconds: float, now: float) -
     after = replace(
         link,
         down_since=0.0,
+        silent=False,
         answer_seconds=(link.answer_seconds or round(mean_seconds, 1)) if slow else 0.0,
         broke=_broke(link, answer, now),
     )

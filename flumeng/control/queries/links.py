@@ -22,7 +22,8 @@ from zkschema.records import DISCOVER, NOTHING, Break, Link
 SHARES = (0.8, 0.5)
 """Used shares of a lease from which on it is reported, each as a problem of its own."""
 DOWN_SECONDS = 30.0
-"""A link that is down for a shorter time is not reported: any gateway may be restarted."""
+"""A link that is down for a shorter time is not reported, unless a gateway lets calls time out: any
+gateway may be restarted."""
 FLAPS, FLAP_SECONDS = 3, 600.0
 """A link flaps when it went down this often in this time."""
 NAMED = 3
@@ -92,7 +93,7 @@ def links(cache: ReadCache, flows: Iterable[str], now: float) -> list[LinkRow]:
 
 def _row(flow: str, link: Link, now: float) -> LinkRow:
     downs = sum(0 <= now - at < FLAP_SECONDS for at in link.downs)
-    if link.down_since and now - link.down_since >= DOWN_SECONDS:
+    if link.down_since and (link.silent or now - link.down_since >= DOWN_SECONDS):
         state = "down"
     elif downs >= FLAPS:
         state = "flaps"

@@ -268,3 +268,13 @@ def test_status_judges_leases_by_the_clock_of_zookeeper(source: FakeStore, off: 
     assert not any("has not renewed its lease" in cause for cause in causes), causes
     (lease,) = found["leases"]
     assert 0 <= lease["age_seconds"] <= 10.0 + SLACK_SECONDS
+
+
+@pytest.mark.parametrize(("silent", "seconds", "told"), [(True, 1, 1), (False, 29, 0)])
+def test_gateway_that_lets_calls_time_out_is_named_at_once(
+    silent: bool, seconds: float, told: int
+) -> None:
+    """One that refuses connections is perhaps restarted."""
+    down = replace(UP, down_since=NOON, why="no gateway of site fra answers: g1:9", silent=silent)
+    found = causes(down, after=seconds)
+    assert ["g1:9" in cause.what for cause in found] == [True] * told
