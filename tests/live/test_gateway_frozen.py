@@ -87,7 +87,7 @@ def test_frozen_gateway_is_named_at_the_reader_until_its_node_has_replaced_it(
     assert f"{address} made no progress in" in named
     wait_for(lambda: fra.gateway() not in (frozen, None), "it is not replaced", seconds=60)
     replaced_after = time.monotonic() - began
-    wait_for(lambda: not links_down(nyc, task), "the link stays down", seconds=RESTART_SECONDS)
+    wait_for(lambda: not links_down(task), "the link stays down", seconds=RESTART_SECONDS)
     assert named_after < replaced_after < DEFAULT_LIMITS.silent_seconds + 10.0
     task.close()
 
@@ -99,13 +99,13 @@ def address_of(store: Store) -> str:
 
 def causes(nyc: FakeStore, task: DiscoveryTask) -> list[str]:
     """Look at the site, and return what ``status`` says of the link."""
-    links_down(nyc, task)
+    links_down(task)
     now = time.time()
     rows = links.links(ReadCache.of(nyc), ["copy"], now)
     return [cause.what for cause in links.causes_of_links(rows, {"copy": "running"}, now)]
 
 
-def links_down(nyc: FakeStore, task: DiscoveryTask) -> bool:
+def links_down(task: DiscoveryTask) -> bool:
     with suppress(FlumengError):
         task.discover()
         return False

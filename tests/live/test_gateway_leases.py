@@ -395,12 +395,13 @@ def test_source_learns_of_a_failover_and_of_its_end(sites: Sites) -> None:
 
 def test_silent_lease_is_a_cause_at_both_shares(sites: Sites) -> None:
     apply_copy(sites)
-    sites.fra.tree.clock = lambda: 1000.0
+    now = time.time()
+    sites.fra.tree.clock = lambda: now
     sites.finder().find(Before())
 
     def causes(seconds: float) -> list[str]:
         cache = ReadCache.of(sites.fra)
-        rows = cursors.rows(cache, Positions(), {}, 1000.0 + seconds, cursors.of_sites(cache))
+        rows = cursors.rows(cache, Positions(), {}, now + seconds, cursors.of_sites(cache))
         return [cause.what for cause in links.causes_of_leases(rows)]
 
     assert causes(299) == []

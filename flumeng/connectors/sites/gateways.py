@@ -126,10 +126,10 @@ class Gateways:
                 self._require_site(address, answer)
                 return answer
         causes = (plain(str(why), self._site, proof, utc_now()) for why in failed)
-        kind = SilentError if any(isinstance(why, OutOfTimeError) for why in failed) else None
-        raise (kind or UnavailableError)(
-            f"no gateway of site {self._site} answers: {'; '.join(causes)}"
-        )
+        sentence = f"no gateway of site {self._site} answers: {'; '.join(causes)}"
+        if any(isinstance(why, OutOfTimeError) for why in failed):
+            raise SilentError(sentence)
+        raise UnavailableError(sentence)
 
     def _require_site(self, address: str, answer: object) -> None:
         site = getattr(answer, "site", "")
