@@ -14,6 +14,9 @@ from flumeng.platform.options.patterns import check_name
 WAIT_SECONDS = 1.0
 """The longest time that an answer is held back while nothing changes."""
 
+MOST_BYTES = 32 << 20
+"""The largest request: acks of 500,000 journals."""
+
 T = TypeVar("T")
 
 
@@ -114,6 +117,8 @@ class FiltersAnswer(msgspec.Struct, frozen=True):
 
 def parse(kind: type[T], body: bytes) -> T:
     """Decode a request. Raises UserError."""
+    if len(body) > MOST_BYTES:
+        raise UserError(f"a request has at most {MOST_BYTES} bytes")
     try:
         request = msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
