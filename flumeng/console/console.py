@@ -1,4 +1,4 @@
-"""What the pages and the API share: one connection, one copy of the cluster, one picture."""
+"""The parts that pages and the API share: a connection, a copy of the cluster, its picture."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Sites(Protocol):
 
 
 class Connectors(Protocol):
-    """Reads what flows write. The room ``connectors`` has it, above this one."""
+    """Reads the targets of flows. The room ``connectors`` has it, above this one."""
 
     def check_columns(self, store: Store, text: str) -> str:
         """Check a flow that reads after the filters of another site. Returns a warning, or an empty

@@ -66,7 +66,7 @@ class Field:
 
     def read(self, value: Any, *, text: bool = False) -> Any:
         """Return the checked value. ``text``: a form's text, such as ``5`` or ``true``. Raises
-        ValueError with what was expected."""
+        ValueError with the expected type."""
         if text and self.schema.get("type") == "array":
             value = str(value).split()
         try:
@@ -195,7 +195,7 @@ class Action:
 
 
 def says(*sentences: str) -> Foresee:
-    """Return what foresees these sentences, with fields in braces."""
+    """Return a function that foresees these sentences, with fields in braces."""
     return lambda _console, _store, given: Foreseen([each.format_map(given) for each in sentences])
 
 

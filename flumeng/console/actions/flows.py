@@ -43,13 +43,13 @@ MOST_SHOWN = 50
 
 
 def promised(text: str) -> list[str]:
-    """Return what a flow promises. Raises SpecError."""
+    """Return the guarantees of a flow, in sentences. Raises SpecError."""
     check_flow(text)
     return [*promise(parse_written(text))]
 
 
 def _checked(text: str) -> tuple[str | None, Sequence[Problem], Sequence[str]]:
-    """Return the flow's name, its problems, and what it promises."""
+    """Return the flow's name, its problems, and its guarantees."""
     try:
         return check_flow(text).flow, (), promised(text)
     except SpecError as error:
