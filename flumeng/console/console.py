@@ -94,14 +94,6 @@ class Connectors(Protocol):
         and the deletion, which may be repeated."""
 
 
-def lent(part: T | None, command: str) -> T:
-    """Return a part of another room. Raises UnavailableError, with the ``command`` to use, in a
-    console without it."""
-    if part is None:
-        raise UnavailableError(f"this console has no access to this: use `flumeng {command}`")
-    return part
-
-
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
@@ -150,3 +142,11 @@ class Console:
     def operator(self, viewer: Viewer, reason: str) -> Operator:
         """Return the author of a change: the viewer's proven name is in the audit."""
         return Operator(self.store, author=viewer.name, reason=reason, now=self.clock())
+
+
+def lent(part: T | None, command: str) -> T:
+    """Return a part of another room. Raises UnavailableError, with the ``command`` to use, in a
+    console without it."""
+    if part is None:
+        raise UnavailableError(f"this console has no access to this: use `flumeng {command}`")
+    return part

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
+from flumeng.console.actions.words import as_option
 from flumeng.console.console import Console
 from flumeng.console.path_names import NAMES, names_in
 from flumeng.control.commands.operator import Operator
@@ -24,28 +25,8 @@ Given = Mapping[str, Any]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:@=+~-]{1,200}$")]
 Text = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
 Line = Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
-Lines = Annotated[list[Line], Meta(max_length=100)]
 Reason = Annotated[str, Meta(max_length=1000)]
 Number = Annotated[int, Meta(ge=1, le=1_000_000_000)]
-
-
-def as_option(name: str, value: Any) -> list[str]:
-    """Return the words of an option; a list gives it several times."""
-    option = f"--{name.replace('_', '-')}"
-    if value is True or not value:
-        return [option] if value else []
-    values = value if isinstance(value, list) else [value]
-    return [word for each in values for word in (option, str(each))]
-
-
-def as_argument(_name: str, value: Any) -> list[str]:
-    """Return the words of a value that stands without an option."""
-    return value if isinstance(value, list) else [value] if value else []
-
-
-def confirmed(name: str, value: Any) -> list[str]:
-    """Return the words of an option for which the command asks back."""
-    return [f"--{name}", "--yes"] if value else []
 
 
 @dataclass(frozen=True)
@@ -99,6 +80,7 @@ class Answer:
     noted: str = ""
 
 
+Lines = Annotated[list[Line], Meta(max_length=100)]
 Foresee = Callable[[Console, ReadableStore, Given], Foreseen]
 Act = Callable[[Console, Operator, Given], Answer]
 

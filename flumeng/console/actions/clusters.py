@@ -18,12 +18,11 @@ from flumeng.console.actions.action import (
     Line,
     Lines,
     Name,
-    as_argument,
-    confirmed,
     lines_of,
     says,
 )
 from flumeng.console.actions.flows import FLOW_PAGE
+from flumeng.console.actions.words import as_argument, confirmed
 from flumeng.console.console import Console
 from flumeng.control.commands import acks, lease_breaks, nodes, preview, queues, settings, tasks
 from flumeng.control.commands.lookup import require_flow, require_node

@@ -22,10 +22,10 @@ from flumeng.console.actions.action import (
     Name,
     Number,
     Text,
-    confirmed,
     lines_of,
     says,
 )
+from flumeng.console.actions.words import confirmed
 from flumeng.console.console import Console, lent
 from flumeng.control.commands import acks, flows, preview, rollouts, settings
 from flumeng.control.commands.lookup import require_flow
