@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.console.pictures import Picture, Since
+from flumeng.console.pictures import Picture, Since, oldest
+from flumeng.control.queries import timestamps
 from flumeng.control.queries.causes import grouped
+from flumeng.control.queries.links import span
 
 FLOWS_NAMED = 3
 
@@ -15,8 +17,8 @@ FLOWS_NAMED = 3
 @dataclass(frozen=True)
 class Verdict:
     """The first true cause, with its advice and since when it is there. ``waiting``: events that
-    wait. ``more``: further causes with advice. ``level``: ``ok``, ``bad``, or ``unknown`` without a
-    picture."""
+    wait. ``more``: further causes with advice. ``level``: ``ok``, ``paused`` if nothing else is
+    amiss, ``bad``, or ``unknown`` without a picture."""
 
     level: str
     sentence: str
@@ -31,13 +33,36 @@ def verdict(picture: Picture) -> Verdict:
     if picture.problem:
         return Verdict("unknown", picture.problem, "this page shows the state seen before")
     causes = grouped(status["causes"])
-    if not causes:
-        behind = sum(flow["lag"] for flow in status["flows"])
-        way = f"{behind:,} events are on their way" if behind else "all events are delivered"
-        return Verdict("ok", f"Nothing is wrong: {way}.")
-    sentence, advice = causes[0]
-    since = picture.since.get(status["causes"][0]["about"])
-    return Verdict("bad", sentence, advice, since, waiting(status["flows"]), causes[1:])
+    paused = _paused(picture)
+    if causes:
+        sentence, advice = causes[0]
+        since = picture.since.get(status["causes"][0]["about"])
+        more = [*causes[1:], *paused]
+        return Verdict("bad", sentence, advice, since, waiting(status["flows"]), more)
+    if paused:
+        sentence, advice = paused[0]
+        late = waiting(status["flows"])
+        return Verdict("paused", sentence, advice, waiting=late, more=paused[1:])
+    behind = sum(flow["lag"] for flow in status["flows"])
+    if not behind:
+        return Verdict("ok", "Nothing is wrong: all events are delivered.")
+    age = oldest(status["flows"])
+    way = f"{behind:,} events are on their way" + (f", the oldest for {span(age)}" if age else "")
+    return Verdict("ok", f"Nothing is wrong: {way}.")
+
+
+def _paused(picture: Picture) -> list[tuple[str, str]]:
+    """Return a sentence and advice for each flow that an operator paused."""
+    found = []
+    for flow in picture.status["flows"]:
+        if flow["state"] == "suspended":
+            name, entry = flow["flow"], picture.pauses.get(flow["flow"])
+            sentence = f"flow {name} is paused and delivers nothing"
+            if entry:
+                why = f": {entry.reason}" if entry.reason else ", without a reason"
+                sentence += f", by {entry.who} since {timestamps.utc(entry.time)} UTC{why}"
+            found.append((sentence, f"`flumeng flow resume {name}`"))
+    return found
 
 
 def waiting(flows: Sequence[Mapping[str, Any]]) -> str:

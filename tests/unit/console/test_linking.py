@@ -1,0 +1,74 @@
+"""Sentences of the pages: names lead to their pages, commands to their actions, all is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from flumeng.console.app import make_app
+from flumeng.console.asking import Asking
+from flumeng.console.console import Console
+from flumeng.console.linking import linked
+from flumeng.console.pictures import Picture
+from flumeng.console.who.viewers import Viewer
+from flumeng.control.commands.flows import set_flow_state
+from flumeng.control.commands.operator import Operator
+from flumeng.control.zookeeper import ABSENT
+from flumeng.platform.errors import UnavailableError
+from tests.testkit.cluster import add_flow, add_node, new_cluster
+from tests.testkit.store import FakeStore
+from zkschema import paths, records
+
+
+def _silent(_address: str) -> object:
+    raise UnavailableError("no answer")
+
+
+def _client(store: FakeStore, viewer: Viewer) -> TestClient:
+    console = Console(store, asking=Asking(accounts=_silent, counters=_silent))  # type: ignore[arg-type]
+    console.pictures.take()
+    return TestClient(make_app(console, lambda _request: viewer))
+
+
+@pytest.fixture
+def store() -> Iterator[FakeStore]:
+    store = new_cluster()
+    add_flow(store, "web")
+    store.write(paths.node("n1"), records.Node(uuid="n1", roles=("collect",)), ABSENT)
+    yield store
+
+
+def test_a_node_that_is_not_live_leads_to_its_page_and_to_its_removal(store: FakeStore) -> None:
+    page = _client(store, Viewer("ann", "operator")).get("/").text
+    assert 'node <a href="/nodes/n1">n1</a> is not live' in page
+    assert (
+        '<a href="/do/node-decommission?node=n1&amp;discard=true">'
+        "<code>flumeng node decommission n1 --discard</code></a>"
+    ) in page
+
+
+def test_a_viewer_sees_commands_without_links(store: FakeStore) -> None:
+    page = _client(store, Viewer("vic", "viewer")).get("/").text
+    assert "<code>flumeng node decommission n1 --discard</code>" in page
+    assert "/do/" not in page
+
+
+def test_a_paused_flow_is_named_with_who_why_and_the_way_back() -> None:
+    store = new_cluster()
+    add_node(store, "n1")
+    add_flow(store, "web")
+    set_flow_state(Operator(store, "ann", "target is <full>", 0.0), "web", "suspended")
+    page = _client(store, Viewer("bob", "operator")).get("/").text
+    assert 'flow <a href="/flows/web">web</a> is paused and delivers nothing, by ann' in page
+    assert "target is &lt;full&gt;" in page
+    assert (
+        'Next: <a href="/do/flow-resume?flow=web"><code>flumeng flow resume web</code></a>' in page
+    )
+
+
+def test_names_that_are_not_in_the_cluster_and_markup_stay_text() -> None:
+    picture = Picture(flows=())
+    text = linked({"picture": picture, "viewer": None}, "flow <b> on n9, task a/b.0, `<i>`")
+    assert text == "flow &lt;b&gt; on n9, task a/b.0, <code>&lt;i&gt;</code>"
