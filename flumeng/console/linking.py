@@ -23,11 +23,12 @@ NAME = re.compile(
     r"(?<![\w/.-])(?:(?P<task>[\w.~-]+/[\w-]+(?:\.[\w-]+)*)"
     r"|(?P<kind>flow|node|nodes|on|journal|reader) (?P<name>[\w.~-]*[\w]))(?![\w/-])"
 )
-PAGES: Mapping[tuple[str, str], str] = {
+PAGES: Mapping[tuple[str, ...], str] = {
     ("flow", "lag"): "/flows/{flow}/partitions",
     ("flow", "show"): "/flows/{flow}",
     ("flow", "history"): "/flows/{flow}/revisions",
     ("flow", "apply"): "/flows/{flow}/edit",
+    ("flow", "dead", "list"): "/flows/{flow}/dead",
     ("task", "list"): "/flows/{flow}/events",
     ("node", "story"): "/nodes/{node}#log",
     ("cursor", "list"): "/cursors?q={flow}",
@@ -113,11 +114,11 @@ def _command_page(command: str, subjects: Mapping[str, str], viewer: object) -> 
     words = command.split()
     if words[:1] != ["flumeng"]:
         return ""
-    pattern = PAGES.get(tuple(words[1:3]))  # type: ignore[arg-type]
-    if pattern is not None:
-        name = "node" if "{node}" in pattern else "flow"
-        given = words[3] if len(words) > 3 else subjects.get(name, "")
-        return pattern.format(**{name: quote(given, safe="")}) if given else ""
+    for verb, pattern in PAGES.items():
+        if tuple(words[1 : 1 + len(verb)]) == verb:
+            name = "node" if "{node}" in pattern else "flow"
+            given = "".join(words[1 + len(verb) :][:1]) or subjects.get(name, "")
+            return pattern.format(**{name: quote(given, safe="")}) if given else ""
     for action, verb, rest in _templates():
         if words[1 : 1 + len(verb)] == list(verb):
             return _action_page(action, rest, words[1 + len(verb) :], subjects, viewer)

@@ -12,13 +12,14 @@ from flumeng.control.queries.causes import grouped
 from flumeng.control.queries.links import span
 
 FLOWS_NAMED = 3
+MINUTE = 60.0
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The first true cause, with its advice and since when it is there. ``waiting``: events that
-    wait. ``more``: further causes with advice. ``level``: ``ok``, ``paused`` if nothing else is
-    amiss, ``bad``, or ``unknown`` without a picture."""
+    wait. ``more``: further causes with advice. ``level``: ``ok``, ``notice`` if flows
+    only are paused or have dead letters, ``bad``, or ``unknown`` without a picture."""
 
     level: str
     sentence: str
@@ -33,22 +34,37 @@ def verdict(picture: Picture) -> Verdict:
     if picture.problem:
         return Verdict("unknown", picture.problem, "this page shows the state seen before")
     causes = grouped(status["causes"])
-    paused = _paused(picture)
+    notices = [*_dying(picture), *_paused(picture)]
     if causes:
         sentence, advice = causes[0]
         since = picture.since.get(status["causes"][0]["about"])
-        more = [*causes[1:], *paused]
+        more = [*causes[1:], *notices]
         return Verdict("bad", sentence, advice, since, waiting(status["flows"]), more)
-    if paused:
-        sentence, advice = paused[0]
+    if notices:
+        sentence, advice = notices[0]
         late = waiting(status["flows"])
-        return Verdict("paused", sentence, advice, waiting=late, more=paused[1:])
+        return Verdict("notice", sentence, advice, waiting=late, more=notices[1:])
     behind = sum(flow["lag"] for flow in status["flows"])
     if not behind:
         return Verdict("ok", "Nothing is wrong: all events are delivered.")
     age = oldest(status["flows"])
     way = f"{behind:,} events are on their way" + (f", the oldest for {span(age)}" if age else "")
     return Verdict("ok", f"Nothing is wrong: {way}.")
+
+
+def _dying(picture: Picture) -> list[tuple[str, str]]:
+    """Return a sentence and advice for each flow with dead letters in the last minute."""
+    found = []
+    for flow, rates in picture.rates.items():
+        if rates.dead_letters:
+            letters = max(1, round(rates.dead_letters * MINUTE))
+            sentence = f"flow {flow} put {letters:,} events into dead letters in the last minute"
+            advice = (
+                f"see the reasons (`flumeng flow dead list {flow}`), correct the flow "
+                f"(`flumeng flow apply`), then `flumeng flow dead replay {flow}`"
+            )
+            found.append((letters, sentence, advice))
+    return [(sentence, advice) for _, sentence, advice in sorted(found, reverse=True)]
 
 
 def _paused(picture: Picture) -> list[tuple[str, str]]:

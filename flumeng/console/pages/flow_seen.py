@@ -201,7 +201,10 @@ def offers(request: Request, seen: FlowSeen) -> list[Offer]:
         )
     elif seen.state in ("suspended", "stopped"):
         verbs = iter((("Resume", "flow-resume", f"flow resume {name}"),))
+    rollout = seen.detail.rollout if seen.detail else None
+    back = (("Abort the rollout", "rollout-abort", f"flow rollout abort {name}"),)
     more = (
+        *(back if rollout else ()),
         ("Reset offsets", "flow-reset", f"flow reset {name}"),
         ("Delete", "flow-delete", f"flow delete {name}"),
     )

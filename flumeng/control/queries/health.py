@@ -325,7 +325,7 @@ def _of_flows(
             if task.kind == DISCOVER and (flow.flow, task.why) in excused:
                 continue
             if task.state != "running" and (flow.state == "running" or task.kind != COLLECT):
-                yield _of_task(task)
+                yield _of_task(task, flow)
             elif task.health:
                 yield Cause(
                     f"task {task.key} has failed several times in a row, and has not run long "
@@ -343,8 +343,8 @@ def _of_flows(
                 yield Cause(
                     f"task {task.key} runs with problems: {task.why}",
                     "other partitions and sinks go on, and these too once they are repaired: for "
-                    "damage see docs/how-to/damaged-journal.md, for sinks "
-                    "docs/how-to/batch-that-cannot-finish.md",
+                    "damage see `docs/how-to/damaged-journal.md`, for sinks "
+                    "`docs/how-to/batch-that-cannot-finish.md`",
                     about=f"task {task.key}: troubles",
                 )
 
@@ -359,21 +359,28 @@ def _of_standbys(task: TaskRow) -> Iterator[Cause]:
             )
 
 
-def _of_task(task: TaskRow) -> Cause:
+def _of_task(task: TaskRow, flow: FlowRow) -> Cause:
     advice = {
         "down": "start its node, or wait until a master moves the task",
         "starting": "wait; if this stays, see the node's log",
         "draining": "wait: it moves to another node",
         "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
-        "retrying": "check that the sink is up and reachable from the task's node; the task "
-        "retries automatically (docs/how-to/batch-that-cannot-finish.md)",
+        "retrying": "check that the sink, or what else the error names, is up and reachable from "
+        "the task's node; the task retries automatically "
+        "(`docs/how-to/batch-that-cannot-finish.md`)",
         "failed": "fix the cause; the task is retried automatically",
         "stopped": "see the node's log",
         "unknown": "see the problem of its node's status record",
     }
     state = f"task {task.flow}/{task.task} is {task.state}"
+    remedy = advice.get(task.state, advice["stopped"])
+    rollout = flow.rollout
+    if rollout and task.wanted == rollout.revision and task.state in ("retrying", "failed"):
+        state += f" with the new revision {rollout.revision}"
+        remedy = (
+            f"`flumeng flow rollout abort {flow.flow}` goes back to revision {rollout.before}; if "
+            f"the new revision is not to blame, {remedy}"
+        )
     return Cause(
-        f"{state}: {task.why}" if task.why else state,
-        advice.get(task.state, advice["stopped"]),
-        about=f"task {task.flow}/{task.task}",
+        f"{state}: {task.why}" if task.why else state, remedy, about=f"task {task.flow}/{task.task}"
     )

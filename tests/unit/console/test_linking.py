@@ -6,17 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 from starlette.testclient import TestClient
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from flumeng.console.app import make_app
 from flumeng.console.asking import Asking
 from flumeng.console.console import Console
 from flumeng.console.linking import linked
 from flumeng.console.pictures import Picture
+from flumeng.console.verdict import verdict
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.flows import set_flow_state
 from flumeng.control.commands.operator import Operator
+from flumeng.control.queries.flow_rates import FlowRates
 from flumeng.control.zookeeper import ABSENT
 from flumeng.platform.errors import UnavailableError
+from flumeng.platform.scrubbing import without_connection
 from tests.testkit.cluster import add_flow, add_node, new_cluster
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -72,3 +77,23 @@ def test_names_that_are_not_in_the_cluster_and_markup_stay_text() -> None:
     picture = Picture(flows=())
     text = linked({"picture": picture, "viewer": None}, "flow <b> on n9, task a/b.0, `<i>`")
     assert text == "flow &lt;b&gt; on n9, task a/b.0, <code>&lt;i&gt;</code>"
+
+
+def test_dead_letters_are_named_with_their_reasons_and_replay() -> None:
+    rates = {"web": FlowRates(dead_letters=3.0), "api": FlowRates()}
+    found = verdict(Picture(problem="", rates=rates, flows=()))
+    assert found.level == "notice"
+    assert found.sentence == "flow web put 180 events into dead letters in the last minute"
+    assert "`flumeng flow dead replay web`" in found.advice
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectTimeoutError("<HTTPConnection(host='h', port=1) at 0x7f>", "timed out"),
+        NewConnectionError(HTTPConnection("h", 1), "timed out"),
+        OSError("timed out"),
+    ],
+)
+def test_errors_of_a_sink_do_not_name_the_connection_object(error: Exception) -> None:
+    assert without_connection(error) == "timed out"
