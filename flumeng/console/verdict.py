@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,11 @@ from flumeng.control.queries.links import span
 
 FLOWS_NAMED = 3
 MINUTE = 60.0
+AWAY = "ZooKeeper does not answer: journals still take events, nothing is moved or changed"
+AWAY_ADVICE = (
+    "check that ZooKeeper's servers run and are reachable from here; when they answer again, "
+    "everything goes on by itself"
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,10 @@ def verdict(picture: Picture) -> Verdict:
         return Verdict("unknown", picture.problem, "this page shows the state seen before")
     causes = grouped(status["causes"])
     notices = [*_dying(picture), *_paused(picture)]
+    if picture.away_since:
+        since = Since(picture.away_since, or_longer=False)
+        late = waiting(status["flows"])
+        return Verdict("bad", AWAY, AWAY_ADVICE, since, late, [*causes, *notices])
     if causes:
         sentence, advice = causes[0]
         since = picture.since.get(status["causes"][0]["about"])
@@ -50,6 +60,19 @@ def verdict(picture: Picture) -> Verdict:
     age = oldest(status["flows"])
     way = f"{behind:,} events are on their way" + (f", the oldest for {span(age)}" if age else "")
     return Verdict("ok", f"Nothing is wrong: {way}.")
+
+
+def of_flow(picture: Picture, flow: str) -> list[tuple[str, str]]:
+    """Return the causes and notices about a flow, with advice, as the first page has them."""
+    causes = [cause for cause in picture.status["causes"] if _is_about(cause["about"], flow)]
+    mine = [each for each in (*_dying(picture), *_paused(picture)) if _is_about(each[0], flow)]
+    return [*grouped(causes), *mine]
+
+
+def _is_about(sentence: str, flow: str) -> bool:
+    """Return whether a sentence is about the flow or one of its tasks."""
+    name = re.escape(flow)
+    return bool(re.search(rf"flow {name}(?![\w.~-])|task {name}/", sentence))
 
 
 def _dying(picture: Picture) -> list[tuple[str, str]]:

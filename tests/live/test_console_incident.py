@@ -9,9 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import (
+    NoSuchElementException,
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from flumeng.agent.standalone.embedded import free_port
 from tests.live.how_to_hosts import Hosts
@@ -95,6 +100,14 @@ def act(window: WebDriver, words: str, reason: str) -> None:
     click(window, words)
 
 
+def confirm(window: WebDriver, reason: str) -> None:
+    """Give a reason on the page of an action, and press its button."""
+    shows(window, "What it will do", seconds=30)
+    window.find_element(By.NAME, "reason").send_keys(reason)
+    window.find_element(By.CSS_SELECTOR, "button.act").click()
+    shows(window, "Done:", seconds=30)
+
+
 def show_in_docs(window: WebDriver, name: str, folder: Path) -> None:
     """Make a screenshot, for the docs if that is wanted; the docs have one as wide."""
     file = (IMAGES if os.environ.get("FLUMENG_IMAGES") else folder) / name
@@ -163,6 +176,98 @@ def test_a_flow_that_somebody_paused_is_resumed(hosts: Hosts, url: str, window: 
     audit = hosts.command("cluster", "audit")
     assert "flow pause orders" in audit
     assert "target moves" in audit
+
+
+def choose(window: WebDriver, href: str) -> None:
+    """Press Enter on the first link to an address that begins with ``href``."""
+
+    def chosen() -> bool:
+        window.find_element(By.CSS_SELECTOR, f"#main a[href^='{href}']").send_keys(Keys.ENTER)
+        return True
+
+    wait_for(
+        chosen,
+        f"no link to {href}",
+        seconds=60,
+        ignoring=(NoSuchElementException, StaleElementReferenceException, WebDriverException),
+    )
+
+
+def test_a_bad_canary_is_taken_back(
+    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
+) -> None:
+    text = f"""
+flow: prices
+sources: [{{generate: {{events_per_second: 20}}}}]
+batch: {{seconds: 1}}
+rollout: {{canary: 1, deadline_seconds: 600}}
+sinks: [{{files: {{path: "{tmp_path}/lake", format: json}}}}]
+"""
+    hosts.apply(text, tmp_path)
+    table = f'{{csv: "{tmp_path}/none.csv", schema: "host STRING, team STRING"}}'
+    bad = f"{text}filters: [{{lookup: {{on: [host], table: {table}}}}}]\n"
+    hosts.apply(bad, tmp_path, runs=False)
+    window.get(url)
+    began = time.monotonic()
+    shows(window, "retrying with the new revision 2", "none.csv", "goes back to revision 1")
+    choose(window, "/do/rollout-abort?flow=prices")
+    confirm(window, "the table is missing")
+    assert time.monotonic() - began < 60
+    window.get(url)
+    shows(window, "Nothing is wrong", seconds=180)
+    assert not complaints(window)
+    hosts.command("flow", "delete", "prices", "--discard", "--yes")
+
+
+def test_a_journal_that_fills_while_its_flow_is_paused(
+    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
+) -> None:
+    hosts.apply(
+        f"""
+flow: clicks
+sources: [{{generate: {{events_per_second: 4000, bytes: 2000}}}}]
+journal: {{max_bytes: 16 MiB}}
+batch: {{seconds: 1}}
+sinks: [{{files: {{path: "{tmp_path}/lake", format: json}}}}]
+""",
+        tmp_path,
+    )
+    hosts.command("flow", "pause", "clicks", "--reason", "the lake moves")
+    window.get(url)
+    shows(window, "flow clicks is paused", "the lake moves", seconds=30)
+    shows(window, "of flow clicks", "has accepted nothing", seconds=180)
+    began = time.monotonic()
+    assert not barriers(window)
+    choose(window, "/do/flow-resume?flow=clicks")
+    confirm(window, "the lake is there")
+    assert time.monotonic() - began < 60
+    window.get(f"{url}/flows/clicks")
+    shows(window, "clicks", "running")
+    hosts.command("flow", "delete", "clicks", "--discard", "--yes")
+
+
+def test_dead_letters_are_found_and_replayed(
+    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
+) -> None:
+    hosts.apply(
+        f"""
+flow: refused
+sources: [{{generate: {{events_per_second: 5}}}}]
+batch: {{seconds: 1}}
+filters: [{{parse: {{format: json, schema: "n BIGINT"}}, on_error: dead-letter}}]
+sinks: [{{files: {{path: "{tmp_path}/lake", format: json}}}}]
+dead_letters: {{files: {{path: "{tmp_path}/dead", format: json}}}}
+""",
+        tmp_path,
+    )
+    window.get(url)
+    shows(window, "flow refused put", "into dead letters")
+    choose(window, "/flows/refused/dead")
+    shows(window, "json: malformed", "filters[0].parse", "Replay all")
+    assert not barriers(window)
+    click(window, "Replay all")
+    confirm(window, "the parser is corrected")
+    hosts.command("flow", "delete", "refused", "--discard", "--yes")
 
 
 @pytest.mark.parametrize(

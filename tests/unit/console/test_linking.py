@@ -13,7 +13,7 @@ from flumeng.console.app import make_app
 from flumeng.console.asking import Asking
 from flumeng.console.console import Console
 from flumeng.console.linking import linked
-from flumeng.console.pictures import Picture
+from flumeng.console.pictures import Picture, Since
 from flumeng.console.verdict import verdict
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.flows import set_flow_state
@@ -22,7 +22,7 @@ from flumeng.control.queries.flow_rates import FlowRates
 from flumeng.control.zookeeper import ABSENT
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.scrubbing import without_connection
-from tests.testkit.cluster import add_flow, add_node, new_cluster
+from tests.testkit.cluster import add_flow, add_node, come_live, new_cluster
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
@@ -97,3 +97,33 @@ def test_dead_letters_are_named_with_their_reasons_and_replay() -> None:
 )
 def test_errors_of_a_sink_do_not_name_the_connection_object(error: Exception) -> None:
     assert without_connection(error) == "timed out"
+
+
+def test_a_process_that_was_killed_is_named_with_its_restart(store: FakeStore) -> None:
+    come_live(store, "n1")
+    problems = {"collect": "ended with code -9"}
+    store.write(
+        paths.status("n1"), records.NodeStatus(assignment_version=0, problems=problems), ABSENT
+    )
+    page = _client(store, Viewer("ann", "operator")).get("/").text
+    assert '<a href="/nodes/n1">n1</a>: its process collect ended with code -9' in page
+    assert "the node restarts it" in page
+
+
+def test_the_head_of_a_flow_has_the_cause_and_the_advice_of_the_first_page() -> None:
+    store = new_cluster()
+    add_node(store, "n1")
+    add_flow(store, "web")
+    set_flow_state(Operator(store, "ann", "target is full", 0.0), "web", "suspended")
+    client = _client(store, Viewer("bob", "operator"))
+    for path in ("/", "/flows/web"):
+        page = client.get(path).text
+        assert "is paused and delivers nothing, by ann" in page
+        assert 'href="/do/flow-resume?flow=web"><code>' in page
+
+
+def test_zookeeper_that_is_away_comes_before_the_causes_seen_earlier() -> None:
+    status = {"causes": [{"what": "old", "advice": "x", "about": "old"}], "flows": []}
+    found = verdict(Picture(problem="", status=status, away_since=5.0))
+    assert found.sentence.startswith("ZooKeeper does not answer")
+    assert (found.since, found.more) == (Since(5.0, or_longer=False), [("old", "x")])
