@@ -42,9 +42,9 @@ def verdict(picture: Picture) -> Verdict:
     causes = grouped(status["causes"])
     notices = [*_dying(picture), *_paused(picture)]
     if picture.away_since:
-        since = Since(picture.away_since, or_longer=False)
+        began = Since(picture.away_since, or_longer=False)
         late = waiting(status["flows"])
-        return Verdict("bad", AWAY, AWAY_ADVICE, since, late, [*causes, *notices])
+        return Verdict("bad", AWAY, AWAY_ADVICE, began, late, [*causes, *notices])
     if causes:
         sentence, advice = causes[0]
         since = picture.since.get(status["causes"][0]["about"])

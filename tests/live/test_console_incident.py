@@ -28,6 +28,17 @@ from tests.testkit.waiting import wait_for
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 """Where the screenshots of the docs are. With FLUMENG_IMAGES=1 these tests make them anew."""
 UNIT = "flumeng-console"
+LINKS = "return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))"
+FOCUS = """
+const focused = document.activeElement;
+const style = getComputedStyle(focused);
+const box = focused.getBoundingClientRect();
+const outlined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+return [focused.getAttribute("href"), focused === document.body || (outlined && box.width > 0)];
+"""
+"""Where the focus is, and whether it is seen."""
+MORE_STOPS = 60
+"""Fields, buttons and tables that take the focus beside links."""
 
 
 @pytest.fixture(scope="module")
@@ -300,3 +311,22 @@ def test_pages_can_be_read_without_scripts(url: str) -> None:
         assert "Nothing is wrong" in window.page_source
         window.get(f"{url}/flows/orders")
         assert "<svg" in window.page_source
+
+
+@pytest.mark.parametrize("path", ["/", "/flows/orders", "/nodes/n1", "/journals", "/settings"])
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+    url: str, window: WebDriver, path: str
+) -> None:
+    window.get(f"{url}{path}")
+    body = window.find_element(By.TAG_NAME, "body")
+    body.send_keys("/")
+    assert window.switch_to.active_element.get_attribute("type") == "search"
+    window.get(f"{url}{path}")
+    links = {link for link in window.execute_script(LINKS) if link}
+    reached = set()
+    for _ in range(len(links) + MORE_STOPS):
+        window.switch_to.active_element.send_keys(Keys.TAB)
+        href, shown = window.execute_script(FOCUS)
+        assert shown, f"the focus on {href} is not seen"
+        reached.add(href)
+    assert links <= reached

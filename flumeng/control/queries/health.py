@@ -383,9 +383,8 @@ def _of_task(task: TaskRow, flow: FlowRow) -> Cause:
         "starting": "wait; if this stays, see the node's log",
         "draining": "wait: it moves to another node",
         "waiting": ROOM,
-        "retrying": "check that the sink, or what else the error names, is up and reachable from "
-        "the task's node; the task retries automatically "
-        "(`docs/how-to/batch-that-cannot-finish.md`)",
+        "retrying": "check that the sink in the error is up and reachable from the task's node; "
+        "the task retries automatically (`docs/how-to/batch-that-cannot-finish.md`)",
         "failed": "fix the cause; the task is retried automatically",
         "stopped": "see the node's log",
         "unknown": "see the problem of its node's status record",

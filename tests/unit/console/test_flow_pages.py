@@ -30,7 +30,7 @@ def test_the_head_says_what_is_wrong_since_when_and_what_to_do(cluster: Cluster)
     assert "Flow web: running (retrying)" in page
     assert "task web/collect.0 is retrying: elasticsearch: Connection refused" in page
     assert "Since 2023-11-14 22:08:20 UTC" in page, "by the event log of the node"
-    assert "Next: check that the sink, or what else the error names, is up" in page
+    assert "Next: check that the sink in the error is up" in page
     assert "1 by ann, 2023-11-14 21:56:40 UTC : the first" in page
     assert "700 events" in page
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jinja2
 import pytest
 from starlette.testclient import TestClient
 from urllib3.connection import HTTPConnection
@@ -74,8 +75,9 @@ def test_a_paused_flow_is_named_with_who_why_and_the_way_back() -> None:
 
 
 def test_names_that_are_not_in_the_cluster_and_markup_stay_text() -> None:
-    picture = Picture(flows=())
-    text = linked({"picture": picture, "viewer": None}, "flow <b> on n9, task a/b.0, `<i>`")
+    values = {"picture": Picture(), "viewer": None}
+    context = jinja2.Template("").new_context(values)
+    text = linked(context, "flow <b> on n9, task a/b.0, `<i>`")
     assert text == "flow &lt;b&gt; on n9, task a/b.0, <code>&lt;i&gt;</code>"
 
 
