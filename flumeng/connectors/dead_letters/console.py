@@ -1,15 +1,18 @@
-"""The console's use of connectors; see ``flumeng.console.console.Connectors``."""
+"""The console's use of connectors; see ``flumeng.console.console``.
+
+Libraries are loaded when first used: the console's memory is small until then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from flumeng.connectors.dead_letters.commands import plan_purge, plan_replay
-from flumeng.connectors.dead_letters.selection import Selection, moment
-from flumeng.connectors.sites import remote_columns
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper import ReadableStore, Store
+
+if TYPE_CHECKING:
+    from flumeng.connectors.dead_letters.selection import Selection
 
 Json = Mapping[str, Any]
 
@@ -18,11 +21,15 @@ class ConsoleConnectors:
     """Reads dead letters, and asks other sites, from this process."""
 
     def check_columns(self, store: Store, text: str) -> str:
+        from flumeng.connectors.sites import remote_columns  # noqa: PLC0415  loads pyarrow
+
         return remote_columns.check(store, text)
 
     def replay(
         self, operator: Operator, flow: str, choice: Json
     ) -> tuple[Json, Callable[[], None]]:
+        from flumeng.connectors.dead_letters.commands import plan_replay  # noqa: PLC0415  loads pyarrow
+
         planned = plan_replay(
             operator.store,
             flow,
@@ -35,6 +42,8 @@ class ConsoleConnectors:
         return planned.document, lambda: planned.write(listed)
 
     def purge(self, operator: Operator, flow: str, choice: Json) -> tuple[Json, Callable[[], None]]:
+        from flumeng.connectors.dead_letters.commands import plan_purge  # noqa: PLC0415  loads pyarrow
+
         planned = plan_purge(
             operator.store, flow, _selection(choice), replayed=bool(choice.get("replayed"))
         )
@@ -43,11 +52,27 @@ class ConsoleConnectors:
         return planned.document, lambda: void(planned.delete())
 
 
+class ConsoleDeadLetters:
+    """Implements ``flumeng.console.console.DeadLetters``."""
+
+    def kinds(self, store: ReadableStore, flow: str) -> Json:
+        from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
+
+        return DeadLettersHere().kinds(store, flow)
+
+    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
+        from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
+
+        return DeadLettersHere().newest(store, flow, most, reason)
+
+
 def void(_value: object) -> None:
     """Discard a value."""
 
 
 def _selection(choice: Json) -> Selection:
+    from flumeng.connectors.dead_letters.selection import Selection, moment  # noqa: PLC0415  loads pyarrow
+
     return Selection(
         reason=choice.get("dead_reason", ""),
         place=choice.get("place", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from flumeng import __version__
 from flumeng.console.drawing.sparklines import sparkline
+from flumeng.console.pictures import Picture
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.links import amount, span
 
@@ -60,6 +62,32 @@ def page(
         )
     )
     return HTMLResponse(html, status)
+
+
+def shared_page(
+    request: Request, template: str, key: Hashable, values: Callable[[Picture], dict[str, Any]]
+) -> Response:
+    """Return a page whose content is rendered once for all viewers of a picture. ``values``: of
+    the template, which must show nothing of the viewer. ``key``: on what else they depend."""
+    console = request.app.state.console
+    picture = console.pictures.look()
+
+    def render() -> tuple[Markup, Markup]:
+        found = _environment().get_template(template)
+        context = found.new_context(
+            {
+                "console": console,
+                "picture": picture,
+                "history": console.pictures.history,
+                "now": console.clock(),
+                **values(picture),
+            }
+        )
+        title, main = ("".join(found.blocks[name](context)) for name in ("title", "main"))
+        return Markup(title), Markup(main)  # noqa: S704  a template has escaped both
+
+    title, main = console.shared.answer((template, key, picture.number), render)
+    return page(request, "shared.html", title=title, main=main)
 
 
 def bare(template: str, status: HTTPStatus, **values: Any) -> Response:
