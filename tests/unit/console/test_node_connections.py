@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flumeng.console.node_connections import KEPT_SECONDS, NodeConnections
+from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.clock import Clock
 
@@ -75,3 +76,20 @@ def test_the_number_of_kept_connections_is_bounded() -> None:
     for name in ("n1", "n2", "n3"):
         nodes.kept.accounts(name)
     assert [client.closed for client in nodes.clients] == [False, False, True]
+
+
+def test_a_node_that_was_started_again_at_its_address_answers() -> None:
+    kept = NodeConnections(Clock())
+    port = 0
+    for _ in range(2):
+        server = JournalServer("127.0.0.1", port, journals=dict)
+        address, port = server.address, _port(server.address)
+        try:
+            assert kept.accounts(address) == {}
+        finally:
+            server.stop()
+    kept.close()
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
