@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 SESSION_SECONDS = 10.0
 _M_ARENA_MAX = -8
-GARBAGE_OBJECTS = 10_000
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -163,9 +161,7 @@ def beside(hosts: str, listen: str, *, allow_changes: bool = False) -> Iterator[
 
 
 def _keep_small() -> None:
-    """Let the threads that ask nodes share one arena: each of its own keeps freed memory. Look
-    for garbage less often: each picture makes 100,000 objects, and hardly any are cyclic."""
-    gc.set_threshold(GARBAGE_OBJECTS)
+    """Let the threads that ask nodes share one arena: each of its own keeps freed memory."""
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is not None:  # musl has none
         tell(_M_ARENA_MAX, 1)

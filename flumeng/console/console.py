@@ -97,7 +97,7 @@ class Connectors(Protocol):
 
 
 def _asking() -> Asking:
-    """Return questions to nodes over kept connections."""
+    """Return questions to nodes that share connections."""
     nodes = NodeConnections(time.monotonic)
     return Asking(accounts=nodes.accounts, counters=nodes.counters)
 

@@ -1,10 +1,10 @@
-"""Keeps connections to nodes, so that a picture of the cluster opens no new ones."""
+"""Asks a node for accounts and then for counters over one connection."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flumeng.control.queries import fan_out
 
@@ -12,12 +12,10 @@ if TYPE_CHECKING:
     from flumeng.journal.serving.account import Account
     from flumeng.journal.serving.client import JournalClient
 
-T = TypeVar("T")
-
-MOST = 500
-"""A kept connection takes about 40 KB. Further nodes get a new connection for each question."""
-KEPT_SECONDS = 600.0
-"""A connection older than this is replaced: the console's certificate may have changed."""
+MOST = 256
+"""An idle connection takes about 40 KB, so that few are kept, and none for long."""
+KEPT_SECONDS = 5.0
+"""A connection that no question about counters follows is closed after this."""
 
 
 class NodeConnections:
@@ -37,11 +35,22 @@ class NodeConnections:
 
     def accounts(self, address: str) -> Mapping[str, Account]:
         """As ``journals.ask_worker``."""
-        return self._ask(address, lambda client: client.accounts())
+        client, since = self._take(address)
+        try:
+            accounts = client.accounts()
+        except BaseException:
+            client.close()
+            raise
+        self._keep(address, client, since)
+        return accounts
 
     def counters(self, address: str) -> Sequence[Mapping[str, Any]]:
-        """As ``counters.ask_worker``."""
-        return self._ask(address, lambda client: client.counters())
+        """As ``counters.ask_worker``. Uses the connection of ``accounts``, and closes it."""
+        client, _ = self._take(address)
+        try:
+            return client.counters()
+        finally:
+            client.close()
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -49,16 +58,6 @@ class NodeConnections:
             idle, self._idle = self._idle, {}
         for client, _ in idle.values():
             client.close()
-
-    def _ask(self, address: str, question: Callable[[JournalClient], T]) -> T:
-        client, since = self._take(address)
-        try:
-            answer = question(client)
-        except BaseException:
-            client.close()
-            raise
-        self._keep(address, client, since)
-        return answer
 
     def _take(self, address: str) -> tuple[JournalClient, float]:
         now = self._monotonic()

@@ -1,4 +1,4 @@
-"""Connections to nodes are kept within bounds, and never after a failure."""
+"""Both questions of a picture share a connection, which is closed after them."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ class Nodes:
         return self.clients[-1]
 
 
-def test_all_questions_to_a_node_share_a_connection() -> None:
+def test_both_questions_share_a_connection_that_is_closed_then() -> None:
     nodes = Nodes()
     for _ in range(3):
         nodes.kept.accounts("n1")
         nodes.kept.counters("n1")
+    assert [client.closed for client in nodes.clients] == [True] * 3
     nodes.kept.accounts("n2")
-    assert len(nodes.clients) == 2
+    assert not nodes.clients[-1].closed
     nodes.kept.close()
-    assert all(client.closed for client in nodes.clients)
+    assert nodes.clients[-1].closed
 
 
 def test_a_failed_connection_is_closed_and_not_used_again() -> None:
