@@ -59,12 +59,17 @@ def page(
             **values,
         )
     )
-    return HTMLResponse(html, status)
+    return HTMLResponse(_bytes(html), status)
 
 
 def bare(template: str, status: HTTPStatus, **values: Any) -> Response:
     """Return a page that shows nothing of the cluster, for those who may not look."""
-    return HTMLResponse(_environment().get_template(template).render(**values), status)
+    return HTMLResponse(_bytes(_environment().get_template(template).render(**values)), status)
+
+
+def _bytes(html: str) -> bytes:
+    """Return UTF-8. Bytes of a file name or an argument that are none are shown as ``\\udcff``."""
+    return html.encode(errors="backslashreplace")
 
 
 def utc(time: float) -> Markup:
