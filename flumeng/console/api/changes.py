@@ -85,6 +85,9 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
     given = dict(read_fields(fields, {**values, **request.path_params}))
     reason = given.pop("reason", "")
     if_revision = _precondition(action, request)
+    key = request.headers.get("idempotency-key", "")
+    if "idempotency-key" in request.headers and not KEY.fullmatch(key):
+        raise HeaderError("Idempotency-Key has 1 to 200 visible characters of ASCII")
     if _is_dry_run(request):
         with console.copy.query() as cache:
             seen = rehearse(
@@ -101,9 +104,6 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
                 "preview": seen.foreseen.preview,
             },
         )
-    key = request.headers.get("idempotency-key", "")
-    if "idempotency-key" in request.headers and not KEY.fullmatch(key):
-        raise HeaderError("Idempotency-Key has 1 to 200 visible characters of ASCII")
     outcome = do(console, viewer, action, given, reason=reason, if_revision=if_revision, key=key)
     return _with_etag(outcome.revision, outcome.answer)
 
@@ -132,6 +132,8 @@ def _precondition(action: Action, request: Request) -> int | None:
     """Return the revision of ``If-Match``; 0 for ``If-None-Match: *``. Raises HeaderError."""
     wanted = request.headers.get("if-match")
     if request.headers.get("if-none-match") == "*":
+        if wanted is not None:
+            raise HeaderError("If-Match and If-None-Match exclude each other")
         wanted = etag(0)
     if wanted is None:
         return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jinja2
 from markupsafe import Markup
@@ -18,6 +20,8 @@ from flumeng.console.drawing.sparklines import sparkline
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.links import amount, span
 
+NO_TEXT = "backslashreplace"
+"""Bytes of a file name or an argument that are no UTF-8 are shown as in ``\\udcff``."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -32,6 +36,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals["version"] = __version__
     environment.filters |= {
+        "urlencode": urlencoded,
         "utc": utc,
         "number": number,
         "seconds": seconds,
@@ -68,8 +73,14 @@ def bare(template: str, status: HTTPStatus, **values: Any) -> Response:
 
 
 def _bytes(html: str) -> bytes:
-    """Return UTF-8. Bytes of a file name or an argument that are none are shown as ``\\udcff``."""
-    return html.encode(errors="backslashreplace")
+    return html.encode(errors=NO_TEXT)
+
+
+def urlencoded(value: str | Mapping[str, str]) -> str:
+    """Return a part of a path, or a query."""
+    if isinstance(value, Mapping):
+        return urlencode(value, errors=NO_TEXT)
+    return quote(value, errors=NO_TEXT)
 
 
 def utc(time: float) -> Markup:

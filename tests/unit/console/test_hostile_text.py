@@ -16,6 +16,8 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.history import audit
 from tests.testkit.command_line import NOON
 from tests.testkit.filled_cluster import FilledCluster, filled_cluster
+from tests.unit.console.clusters import client_of as client_of_web
+from tests.unit.console.clusters import post, web_at_rest
 from tests.unit.console.flow_cluster import Cluster
 
 ANN = Viewer("ann", "admin", csrf="proof")
@@ -111,3 +113,26 @@ def test_head_begins_no_stream(path: str) -> None:
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert cluster.trials.tapped == []
+
+
+@pytest.mark.parametrize("clock", [NOON - 86_400.0, NOON, NOON + 80_000.0])
+def test_a_request_acts_once_though_the_clock_jumps(clock: float) -> None:
+    store = web_at_rest()
+    body, key = {"reason": "x"}, "k"
+    first = post(client_of_web(store, now=NOON), "/flows/web/handoff", body, idempotency_key=key)
+    again = post(client_of_web(store, now=clock), "/flows/web/handoff", body, idempotency_key=key)
+    assert first.json() == again.json() == {"flow": "web", "handoff": 1}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Idempotency-Key": "two words"},
+        {"If-Match": "0.5", "If-None-Match": "*"},
+        {"If-Match": '"1"', "If-None-Match": "*"},
+    ],
+)
+def test_headers_are_read_in_a_dry_run_too(filled: FilledCluster, headers: dict[str, str]) -> None:
+    client = client_of(filled)
+    answer = client.post("/api/v1/flows/web/pause?dry-run=true", json={}, headers=headers)
+    assert answer.status_code == 400, answer.text
