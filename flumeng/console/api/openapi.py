@@ -42,11 +42,7 @@ OF_BODIES = (
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
-CHANGES_ONLY = {
-    HTTPStatus.CONFLICT,
-    HTTPStatus.PRECONDITION_FAILED,
-    *OF_BODIES,
-}
+CHANGES_ONLY = {HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED, *OF_BODIES}
 AWAY = {
     "description": "Since when ZooKeeper has not answered, in seconds since the epoch. The answer "
     "then has the records seen before, and the nodes' answers of now.",

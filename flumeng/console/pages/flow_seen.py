@@ -215,7 +215,9 @@ def offer(title: str, action: str, command: str, **given: object) -> Offer:
 
 def path_of(flow: str, part: str = "", **query: object) -> str:
     """Return the path of a flow's page; that of a flow named ``new`` ends with a slash."""
-    path = f"/flows/{quote(flow, '', errors=rendering.NO_TEXT)}" + (f"/{part}" if part else "/" if flow == "new" else "")
+    path = f"/flows/{quote(flow, '', errors=rendering.NO_TEXT)}" + (
+        f"/{part}" if part else "/" if flow == "new" else ""
+    )
     given = {name: str(value) for name, value in query.items() if value not in ("", None)}
     return path + (f"?{rendering.urlencoded(given)}" if given else "")
 

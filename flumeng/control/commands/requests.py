@@ -107,9 +107,7 @@ def entries(store: Store, key: str, now: float) -> list[records.Audit]:
     found = store.read_each([paths.audit(name) for name in names])
     kept = [entry.value for entry in found if isinstance(entry, Versioned)]
     return [
-        entry
-        for entry in kept
-        if entry.request is not None and now - KEPT_SECONDS <= entry.time
+        entry for entry in kept if entry.request is not None and now - KEPT_SECONDS <= entry.time
     ]
 
 
