@@ -18,6 +18,7 @@ from flumeng.control.queries.cursors import HoldingCursor
 from flumeng.control.queries.fan_out import ask_all
 from flumeng.control.queries.links import amount, span
 from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.queries.zookeeper_clock import zookeeper_now
 from flumeng.control.zookeeper import Store
 from flumeng.journal.serving.account import Account
 from zkschema.records import Break
@@ -47,7 +48,7 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
     if flow is not None:
         require_flow(store, flow)
     cache, where, accounts = _asked(context, store)
-    found = cursors.cursors(cache, where, accounts, context.clock())
+    found = cursors.cursors(cache, where, accounts, zookeeper_now(cache, context.clock()))
     rows = [row for row in found if flow in (None, row.flow)]
     if as_json:
         show_json([row.listed() for row in rows])
@@ -91,7 +92,8 @@ def show(context: CliContext, store: Store, flow: str, name: str, as_json: bool)
     """Show one cursor: its lease, what it keeps of each journal, and what it has lost."""
     require_flow(store, flow)
     cache, where, accounts = _asked(context, store)
-    detail = cursors.detail(cache, where, accounts, context.clock(), (flow, name))
+    now = zookeeper_now(cache, context.clock())
+    detail = cursors.detail(cache, where, accounts, now, (flow, name))
     row, broke = detail.cursor, detail.broke
     if as_json:
         show_json(detail)
@@ -142,7 +144,7 @@ def _show_row(row: HoldingCursor) -> None:
 def _show_break(broke: Break, flow: str, name: str) -> None:
     away = "; its reader has not returned" if broke.away else ""
     click.echo(
-        f"lost     {broke.events} events, given up at {timestamps.utc(broke.time)} UTC: "
+        f"lost     {lease_breaks.counted(broke)}, given up at {timestamps.utc(broke.time)} UTC: "
         f"{broke.why}{away}"
     )
     show_table(
@@ -190,7 +192,7 @@ def acknowledge(_context: CliContext, operator: Operator, flow: str, name: str |
         broke = lease_breaks.acknowledge_own(operator, flow)
     else:
         broke = lease_breaks.acknowledge(operator, flow, name)
-    click.echo(f"the loss of {broke.events} events is no longer reported")
+    click.echo(f"the loss of {lease_breaks.counted(broke)} is no longer reported")
 
 
 def _asked(context: CliContext, store: Store) -> tuple[ReadCache, Positions, dict[str, Account]]:

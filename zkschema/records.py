@@ -363,12 +363,14 @@ class Ack(Record):
 class Lease(Record):
     """Journals keep events that a cursor has not read until ``keep_seconds`` after this was
     written, by ZooKeeper's clock. Only ``holder`` moves its acks; ``reader`` and ``renewed`` are
-    for people."""
+    for people. ``made`` and ``failover``: see ``LeaseRequest``, "" and 0 for other readers."""
 
     holder: str
     reader: str
     keep_seconds: float
     renewed: float
+    made: str = ""
+    failover: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,7 +386,9 @@ class Gap(Record):
 class Break(Record):
     """Events given up although a lease of another site was to keep them. ``time`` is in seconds
     since the epoch, ``id`` changes with the content. ``gaps``: the last ones; ``events`` counts
-    all. ``away``: the reader has not returned, so more events may be given up."""
+    all. ``away``: the reader has not returned, so more events may be given up. ``made``: that of
+    the lease. ``newest``: the transaction that made the newest journal of that time; 0 from an
+    older flumeng. ``at_least``: some events are not counted."""
 
     id: str
     reader: str
@@ -393,6 +397,9 @@ class Break(Record):
     events: int
     gaps: tuple[Gap, ...] = ()
     away: bool = False
+    made: str = ""
+    newest: int = 0
+    at_least: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,10 +413,11 @@ class Breaks(Record):
 class Link(Record):
     """The state of a flow's link to the ``site`` that it reads, as discovery sees it. Times are in
     seconds since the epoch by this site's clocks. ``renewed``: the lease's last renewal, written
-    now and then. ``down_since``: 0 while a gateway answers; ``why`` none did last. ``downs``: when
-    that began, the last times. ``answer_seconds``: of a slow link, else 0. ``room``: the share of a
-    journal's room that the ``events`` and ``bytes`` kept for this flow take. ``broke``: the last
-    break, until an operator acknowledges its id (``acknowledged``)."""
+    now and then. ``down_since``: 0 while a gateway answers; ``why`` none did last, and whether one
+    was ``silent`` until the time limit. ``downs``: when that began, the last times.
+    ``answer_seconds``: of a slow link, else 0. ``room``: the share of a journal's room that the
+    ``events`` and ``bytes`` kept for this flow take. ``broke``: the last break, until an operator
+    acknowledges its id (``acknowledged``)."""
 
     site: str
     source: str
@@ -417,6 +425,7 @@ class Link(Record):
     renewed: float = 0.0
     down_since: float = 0.0
     why: str = ""
+    silent: bool = False
     downs: tuple[float, ...] = ()
     answer_seconds: float = 0.0
     room: float = 0.0

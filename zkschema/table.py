@@ -31,6 +31,10 @@ NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}")
 EVERYONE = "master node discovery collector executor gateway any-operator viewer subscriber"
 NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"
 """Readers of znodes that neither gateways nor nodes read, except the node that the path names."""
+AND_GATEWAYS = f"{NOT_NODES} gateway"
+CURSOR_MAKERS = "subscriber gateway"
+CURSOR_OWNERS = "own-subscriber site-gateway"
+"""They make cursors of readers that are not flows here, and own them."""
 
 ROWS: list[Row[Record]] = []
 
@@ -192,9 +196,7 @@ all_breaks = _folder(
     "/breaks",
     "operators",
     "broken leases of other sites; made when the cluster is named among sites",
-    access=Access(
-        create="operator master gateway", delete="operator master", read=NOT_NODES + " gateway"
-    ),
+    access=Access(create="operator master gateway", delete="operator master", read=AND_GATEWAYS),
 )
 breaks = _row(
     "/breaks/{flow}",
@@ -202,7 +204,7 @@ breaks = _row(
     "gateways, masters, operators",
     "leases of other sites that broke: why, when, and the events given up; until acknowledged",
     size_bytes=256 * KIB,
-    access=Access(write="gateway master own-operator", read=NOT_NODES + " gateway"),
+    access=Access(write="gateway master own-operator", read=AND_GATEWAYS),
 )
 moves = _row(
     "/moves",
@@ -320,15 +322,15 @@ acks = _folder(
     "/acks/{flow}",
     "operators",
     "the flow's cursors",
-    access=Access(create="own-operator subscriber gateway", delete="operator master"),
+    access=Access(create=f"own-operator {CURSOR_MAKERS}", delete="operator master"),
 )
 cursor = _folder(
     "/acks/{flow}/{cursor}",
     "operators",
     "one cursor's acks",
     access=Access(
-        create="collector own-operator own-subscriber site-gateway",
-        delete="collector discovery own-operator master own-subscriber site-gateway",
+        create=f"collector own-operator {CURSOR_OWNERS}",
+        delete=f"collector discovery own-operator master {CURSOR_OWNERS}",
         read=NOT_NODES,
     ),
 )
@@ -339,8 +341,8 @@ ack = _row(
     "high-water mark: all below the offset is durably in every sink of the cursor",
     size_bytes=4 * KIB,
     access=Access(
-        write="collector own-operator own-subscriber site-gateway",
-        read=NOT_NODES + " gateway primary-node",
+        write=f"collector own-operator {CURSOR_OWNERS}",
+        read=f"{AND_GATEWAYS} primary-node",
         admin="master",
     ),
 )
@@ -348,7 +350,7 @@ leases = _folder(
     "/leases",
     "bootstrap",
     "readers that are not flows, for which journals are kept",
-    access=Access(create="subscriber gateway", delete="operator master"),
+    access=Access(create=CURSOR_MAKERS, delete="operator master"),
 )
 lease = _row(
     "/leases/{flow}@{cursor}",
@@ -357,7 +359,7 @@ lease = _row(
     "the cursor of a reader that is not a flow, such as a Spark job: its name, and how long its "
     "unread events are kept; removed by masters when it is not renewed",
     size_bytes=4 * KIB,
-    access=Access(write="own-subscriber site-gateway", read=NOT_NODES),
+    access=Access(write=CURSOR_OWNERS, read=NOT_NODES),
 )
 all_commits = _folder(
     "/commits",
@@ -475,7 +477,7 @@ journal = _row(
     size_bytes=16 * KIB,
     access=Access(
         write="own-node primary-node own-operator master",
-        read=NOT_NODES + " gateway replica-node",
+        read=f"{AND_GATEWAYS} replica-node",
         admin="master",
     ),
 )

@@ -187,4 +187,4 @@ class _Reading:
         return [paths.ack(flow, cursor.name, partition) for partition in self._names(cursor)]
 
     def _names(self, folder: Path) -> Sequence[str]:
-        return self._seen.folders[str(folder)]
+        return [*self._seen.folders[str(folder)]]

@@ -29,7 +29,7 @@ from flumeng.journal.serving import filtered_wire
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import CorruptError, UserError
-from tests.live.test_gateways import BY, PARTITION, WEB, J, Sites, secured
+from tests.live.gateway_sites import BY, PARTITION, WEB, J, Sites, secured
 from tests.testkit.journal import numbered_events
 from tests.testkit.waiting import wait_for
 from zkschema import paths

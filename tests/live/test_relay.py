@@ -221,7 +221,9 @@ def test_slow_site_holds_up_no_sender_and_gets_a_counted_gap(
         seconds=120,
     )
     assert set(nyc.copied().values()) == {1}
-    assert "site fra no longer keeps them" in letters()[0]["dead_reason"]
+    reason = letters()[0]["dead_reason"]
+    assert reason.startswith("gap: the events of fra:web.n1."), reason
+    assert "no longer keeps them: the journal was full, and its senders waited" in reason
 
 
 def other(sites: tuple[SiteCluster, SiteCluster], site: SiteCluster) -> SiteCluster:

@@ -34,6 +34,8 @@ NAMES = {
 }
 OTHERS = {"/events", "/openapi.json"}
 """An endless answer, and the description itself."""
+DAMAGED = "hurt"
+"""A change of this flow is answered with 500, as its plan is damaged; reads show that."""
 STATUSES = ["2xx", "304", "403", "404", "409", "412", "422"]
 """Of valid requests: the state of the cluster may forbid what they ask for."""
 
@@ -80,7 +82,7 @@ def _call(operation: Any, mode: GenerationMode) -> None:
     def call(case: Any, number: int) -> None:
         for name in case.path_parameters or {}:
             if number % 2 and name in NAMES:
-                known = NAMES[name]
+                known = [each for each in NAMES[name] if each != DAMAGED or case.method == "GET"]
                 case.path_parameters[name] = known[number // 2 % len(known)]
         case.call_and_validate()
 

@@ -17,7 +17,7 @@ from threading import Thread
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, spark
+from flumeng.agent.collector import class_archive, slow_start, spark
 from flumeng.agent.collector.job import APART_SLOTS
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.config.spark import SparkOptions
@@ -49,6 +49,7 @@ def main() -> int:
     cache = class_archive.cache_of(given.data)
     start = partial(_start, given, cache, parent.send, starting)
     Thread(target=start, name="start", daemon=True).start()
+    Thread(target=slow_start.report, args=(parent.send, starting), daemon=True).start()
     from flumeng.agent.collector import daemon  # noqa: PLC0415  # loads for as long as Spark's launcher
 
     return daemon.run(parent, starting, given, cache)

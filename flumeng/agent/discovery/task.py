@@ -102,7 +102,8 @@ class DiscoveryTask:
         """Find the partitions and update their record. Raises SupersededError, CorruptError,
         UserError, UnavailableError."""
         record = self._read()
-        findings = self._find(record.value if record else Partitions())
+        before = _known(record)
+        findings = self._find(before)
         now = self._clock()
         self._looks = {name: self._looks.get(name, 0) + 1 for name in findings.gone}
         self._gone_at = {name: self._gone_at.get(name, now) for name in findings.gone}
@@ -113,6 +114,9 @@ class DiscoveryTask:
                 raise
             except ConflictError:
                 record = self._read()
+                if _known(record) != before:  # another task, of a lower epoch, has found some
+                    before = _known(record)
+                    findings = self._find(before)
         raise UnavailableError(f"other writers keep changing {paths.partitions(self._flow)}")
 
     def accounts(self) -> dict[str, Account]:
@@ -166,9 +170,8 @@ class DiscoveryTask:
         self.partitions = record.value.partitions if record else {}
         return record
 
-    def _find(self, record: Partitions) -> Findings:
+    def _find(self, before: Before) -> Findings:
         """Merge the findings of all finders; a partition gone for one may be offered by another."""
-        before = Before(record.partitions.keys(), record.scope, record.accepted)
         parts: list[Findings] = []
         troubles: list[str] = []
         for finder in self._finders:
@@ -305,6 +308,13 @@ class DiscoveryTask:
             for note in notes:
                 log.warning("flow %s: %s", self._flow, note)
         self._logged = notes
+
+
+def _known(record: Versioned[Partitions] | None) -> Before:
+    if record is None:
+        return Before()
+    known = record.value
+    return Before(frozenset(known.partitions), known.scope, known.accepted)
 
 
 def _account(name: str, partition: Partition, bounds: Bounds, acked: int | None) -> Account:

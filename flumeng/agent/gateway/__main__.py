@@ -45,6 +45,9 @@ parser.add_argument("--metrics-channel", type=int, help="the descriptor of metri
 def main() -> int:
     given = parser.parse_args()
     logs.to_stderr("gateway")
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "NONE"
+    )  # else strangers fill the log: a line a handshake
     parent = Parent.take_stdio()
     processes.go_on_without_parent()
     process.serve_as("gateway")

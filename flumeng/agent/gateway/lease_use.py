@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 
@@ -33,7 +34,7 @@ ASKED_SECONDS = 10.0
 
 
 class LeaseUse:
-    """Thread-safe. ``wall``: seconds since the epoch."""
+    """Thread-safe. ``wall``: seconds since the epoch by ZooKeeper's clock, as leases have it."""
 
     def __init__(
         self,
@@ -90,34 +91,47 @@ class LeaseUse:
                 answer, room=row.room or 0.0, events=row.lag or 0, bytes=row.bytes or 0
             )
         broke = lease_breaks.of_flow(self._store, request.flow).get(cursor)
-        if broke is not None and broke.away:
+        if broke is not None and broke.made != request.made and broke.made and request.made:
+            return answer  # of a deleted flow of that name
+        if broke is not None and (broke.away or _is_forgotten(broke, answer)):
             with suppress(FlumengError):  # repeated by the next request
-                broke = self._returned(request, cursor, broke, positions())
+                broke = self._returned(request, cursor, broke, positions(), answer)
         return answer if broke is None else msgspec.structs.replace(answer, broke=self._told(broke))
 
     def _returned(
-        self, request: LeaseRequest, cursor: str, broke: Break, positions: Mapping[str, Position]
+        self,
+        request: LeaseRequest,
+        cursor: str,
+        broke: Break,
+        positions: Mapping[str, Position],
+        answer: LeaseAnswer,
     ) -> Break:
         """Replace the gaps of a reader that has returned by those that it finds. Without any, the
-        break is forgotten once it was told."""
+        break is forgotten once the reader knows that the lease had ended."""
+        after = self._as_found(request, broke, positions) if broke.away else broke
+        kept = None if _is_forgotten(after, answer) else after
+        write = lease_breaks.recorded(self._store, request.flow, cursor, lambda _: kept)
+        if write is not None:
+            self._store.commit([write])
+        return after
+
+    def _as_found(
+        self, request: LeaseRequest, broke: Break, positions: Mapping[str, Position]
+    ) -> Break:
         gone = [gap for gap in broke.gaps if gap.journal not in positions]
         found = [
             Gap(journal=name, start=request.acks.get(name, 0), end=at.floor)
             for name, at in sorted(positions.items())
             if request.acks.get(name, 0) < at.floor
         ]
-        after = lease_breaks.new_break(broke.reader, broke.why, broke.time, [*gone, *found])
-        write = lease_breaks.recorded(
-            self._store, request.flow, cursor, lambda _: after if after.events else None
-        )
-        if write is not None:
-            self._store.commit([write])
-        return after
+        after = lease_breaks.new_break(broke, broke.why, broke.time, [*gone, *found])
+        more = broke.events > lease_breaks.events_of(broke.gaps)
+        return replace(after, at_least=more or not broke.newest)
 
     def _told(self, broke: Break) -> Broken:
         gaps = tuple((gap.journal, gap.start, gap.end) for gap in broke.gaps)
         ago = max(0.0, self._wall() - broke.time)
-        return Broken(broke.id, broke.why, ago, broke.events, gaps)
+        return Broken(broke.id, broke.why, ago, broke.events, gaps, broke.at_least)
 
     def readings(self) -> Iterator[Reading]:
         """Yield metrics of each lease."""
@@ -133,3 +147,7 @@ class LeaseUse:
             if is_of_site(cursor):
                 lost = breaks[flow, cursor].events if (flow, cursor) in breaks else 0
                 yield table.LEASE_LOST.of(lost, *cursor.split(":", 1), flow)
+
+
+def _is_forgotten(broke: Break, answer: LeaseAnswer) -> bool:
+    return not (broke.away or broke.events or broke.at_least or answer.ended)

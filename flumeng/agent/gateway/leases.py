@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -34,19 +35,26 @@ def cursor_name(site: str, reader: str) -> str:
 
 
 class Leases:
-    """Renews leases. Thread-safe: ZooKeeper's versions order the writes of all gateways."""
+    """Renews leases. Thread-safe: ZooKeeper's versions order the writes of all gateways.
+    ``ahead_seconds``: of ZooKeeper's clock is this gateway's, as of its last write but one."""
 
     def __init__(self, store: Store, wall: Callable[[], float] = time.time) -> None:
         self._store = store
         self._wall = wall
+        self._renewed: dict[tuple[str, str], float] = {}
+        self.ahead_seconds = 0.0
 
     def renew(self, here: str, caller: str, request: LeaseRequest) -> LeaseAnswer:
         """Move the cursor's acks up, and keep the events above. A missing cursor is made at the
         request's acks, with a new id. Requests with another id hear that their lease has ended,
-        until they present this one: answers get lost, and old requests arrive late. Raises
-        UserError, ConflictError, UnavailableError."""
+        until they present this one: answers get lost, and old requests arrive late. The first
+        request of a flow that was deleted and made again replaces the lease; later ones of the
+        deleted flow change nothing. Raises UserError, ConflictError, UnavailableError."""
         flow, name = request.flow, cursor_name(caller, request.reader)
         held = self._store.read(paths.lease(flow, name))
+        if held is not None and held.value.renewed == self._renewed.get((flow, name)):
+            self.ahead_seconds = held.value.renewed - held.written
+        now = self._renewed[flow, name] = self._wall()
         if request.end:
             self._end(flow, name, held, request.id)
             return LeaseAnswer(here, request.id)
@@ -58,25 +66,41 @@ class Leases:
                 keep_seconds=request.keep_seconds,
                 begin=lambda: request.acks,
                 reader=f"flow {request.reader} of site {caller}",
-                wall=self._wall,
+                made=request.made,
+                wall=lambda: now,
             )
         else:
-            if not request.id and held.value.keep_seconds == leases.ENDED_SECONDS:
-                self._forget(flow, name)
-            lease = replace(held.value, keep_seconds=request.keep_seconds)
-            if lease != held.value:
+            remade = request.made != held.value.made and bool(request.made and held.value.made)
+            if remade and request.id not in ("", held.value.holder):
+                return LeaseAnswer(here, held.value.holder, ended=True, time=now)
+            lease = replace(
+                held.value,
+                keep_seconds=request.keep_seconds,
+                made=request.made or held.value.made,
+                failover=request.failover,
+            )
+            if not request.id and (remade or held.value.keep_seconds == leases.ENDED_SECONDS):
+                lease = replace(lease, holder=uuid.uuid4().hex, renewed=now)
+                self._begin_again(flow, name, held, lease)
+            elif lease != held.value:
+                lease = replace(lease, renewed=now)
                 self._store.write(paths.lease(flow, name), lease, held.version)
-            cursor = Cursor(self._store, flow, name, lease, self._wall)
+            cursor = Cursor(self._store, flow, name, lease, lambda: now)
         cursor.commit(request.acks)
         ended = request.id not in ("", cursor.holder)
-        return LeaseAnswer(here, cursor.holder, ended=ended, time=self._wall())
+        return LeaseAnswer(here, cursor.holder, ended=ended, time=now)
 
-    def _forget(self, flow: str, name: str) -> None:
-        """Remove the acks of a deleted reader; another one of that name begins at the floors."""
+    def _begin_again(self, flow: str, name: str, held: Versioned[Lease], lease: Lease) -> None:
+        """Remove the acks of a deleted reader, then its lease: another of that name begins at the
+        floors."""
+        path = paths.lease(flow, name)
         names = self._store.children(paths.cursor(flow, name))
         removals = (Remove(paths.ack(flow, name, journal), ANY) for journal in names)
-        for some in singly(self._store.scale, removals):
-            self._store.commit(some)
+        unchanged = Check(path, held.version)
+        for some in singly(self._store.scale, removals, each=[unchanged]):
+            self._store.commit([unchanged, *some])
+        self._store.write(path, lease, held.version)
+        log.info("flow %s: %s was made again, so its lease begins again", flow, name)
 
     def _end(self, flow: str, name: str, held: Versioned[Lease] | None, holder: str) -> None:
         """Let the lease expire, so that masters remove it with its cursor."""
@@ -126,7 +150,8 @@ class Leases:
             if ack is None
             else Put(path, replace(ack.value, offset=lost.end), ack.version)
         )
-        broke = lease_breaks.new_break(lease.value.reader, FULL, self._wall(), [lost])
+        now = self._wall() - self.ahead_seconds
+        broke = lease_breaks.new_break(lease.value, FULL, now, [lost])
         record = lease_breaks.recorded(
             self._store, flow, name, lambda before: lease_breaks.with_gaps(before, broke)
         )

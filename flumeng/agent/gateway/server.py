@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from flumeng.agent.gateway.broken_leases import BrokenLeases
 from flumeng.agent.gateway.congestion import prefer_bbr
 from flumeng.agent.gateway.flow_filters import FlowFilters
 from flumeng.agent.gateway.flow_watch import FlowWatch
@@ -81,7 +82,8 @@ class GatewayServer(Service):
         self._local = local
         self._watch = watch
         self._leases = Leases(store)
-        self._use = LeaseUse(store)
+        self._use = LeaseUse(store, wall=lambda: time.time() - self._leases.ahead_seconds)
+        self._broken = BrokenLeases(store)
         self._policy = policy
         self._limits = Limits()
         self._filters = filters
@@ -151,7 +153,9 @@ class GatewayServer(Service):
         if request.filtered:
             name = self._filters.current(request.flow)
             answer = msgspec.structs.replace(answer, filters=name)
-        return answer
+        caller = peer.identity.name if peer.identity else request.site
+        broken = self._broken.of(request.flow, caller, answer.positions)
+        return msgspec.structs.replace(answer, broken=broken)
 
     def _flow_filters(self, peer: Peer, body: bytes) -> object:
         request = parse(FiltersRequest, body)

@@ -15,6 +15,7 @@ from flumeng.agent.node.events import Acked
 from flumeng.agent.node.fenced_store import FencedStore
 from flumeng.agent.node.poll_backoff import PollBackoff
 from flumeng.agent.node.protocol import Message
+from flumeng.control.snapshot import missed_journals
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
@@ -283,7 +284,9 @@ class JournalRegistry:
         """Remove a record and its flow's ack. Raises ForbiddenError in a secured cluster."""
         ack = paths.ack(record.value.flow, CURSOR_MAIN, name)
         acked: list[Write] = [Remove(ack, ANY)] if self._znodes.store.exists(ack) else []
-        self._znodes.commit([Remove(paths.journal(name), record.version), *acked])
+        missed = missed_journals.counted(self._znodes.store, name, record)
+        counted = [missed] if missed else []
+        self._znodes.commit([Remove(paths.journal(name), record.version), *acked, *counted])
 
     def _journals(self) -> dict[str, Versioned[Journal]]:
         """Return this node's records. They are listed once, then followed, since only this node

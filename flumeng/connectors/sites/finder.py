@@ -29,9 +29,10 @@ END_TRIES = 12
 END_PAUSE_SECONDS = 5.0
 """A lease whose end reaches no gateway ends after its ``keep_seconds``."""
 LEASE, LOST, DOUBTED, AWAITED = "lease ", "lost ", "doubted ", "awaited "
-"""Prefixes in the scope: the id of the lease; a partition that ended unread with a lease; one that
-may still end so, since the source may have decided that before it saw the lease again; a journal
-that was there when the subscription began, and whose position is unknown still."""
+"""Prefixes in the scope: the id of the lease; a partition that ended unread with a lease, unless it
+is seen again, as a gateway's view may be outdated; one that may still end so, since the source may
+have decided that before it saw the lease again; a journal that was there when the subscription
+began, and whose position is unknown still."""
 MOST_TIMES = 20
 """Most journals whose oldest events are read for their times."""
 
@@ -74,11 +75,11 @@ class SiteFinder(FinderBase):
         offers, lacks = self._offers(found, known, began_with)
         awaited = began_with & _all(found) - set(map(journal_of, offers))
         missing = {name for name in known if journal_of(name) not in _all(found)}
-        doubted = _with(DOUBTED, scope) & known
+        doubted = (_with(DOUBTED, scope) | _with(LOST, scope)) & known
         if lease.ended:
             doubted = {*known, *offers}
         doubted -= self._read_whole(doubted)
-        lost = (_with(LOST, scope) | doubted & missing) - before.accepted.keys()
+        lost = (_with(LOST, scope) | doubted) & missing - before.accepted.keys()
         if not lease.ended:
             doubted -= {name for name in offers if _is_open(journal_of(name), found)}
         doubted -= missing
@@ -160,6 +161,11 @@ class SiteFinder(FinderBase):
         return flow is None or flow.value.state == "deleted"
 
     def _request(self, acks: dict[str, int], lease: str, *, end: bool = False) -> LeaseRequest:
+        flow = self._store.read(paths.flow(self._reader))
+        made = f"{flow.created:x}" if flow else ""
+        site = self._store.read(paths.site(self._remote.site))
+        failover = site.value.failover if site else None
+        paused = failover is not None and self._reader in failover.paused
         return LeaseRequest(
             self._remote.flow,
             self._gateways.here(),
@@ -169,6 +175,8 @@ class SiteFinder(FinderBase):
             lease,
             end,
             self._remote.site,
+            made,
+            failover.since if failover is not None and paused else 0.0,
         )
 
     def _offers(

@@ -13,7 +13,7 @@ from flumeng.connectors.sites.credentials import proof_for
 from flumeng.connectors.sites.handshakes import plain
 from flumeng.control.zookeeper import Store
 from flumeng.journal.serving import wire
-from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.client import JournalClient, OutOfTimeError
 from flumeng.journal.serving.gateway_wire import (
     FiltersAnswer,
     FiltersRequest,
@@ -33,6 +33,10 @@ ANSWER_SECONDS = 5.0
 REREAD_SECONDS = 5.0
 
 T = TypeVar("T")
+
+
+class SilentError(UnavailableError):
+    """No gateway answers, and one has let its time pass: it is not being restarted."""
 
 
 class Gateways:
@@ -103,7 +107,7 @@ class Gateways:
 
     def _ask(self, action: str, request: object, kind: type[T]) -> T:
         body, proof = msgspec.json.encode(request), self.proof()
-        silent: list[str] = []
+        failed: list[UnavailableError] = []
         with self._lock:
             if proof != self._proof:
                 self._drop()
@@ -117,12 +121,15 @@ class Gateways:
                     answer = self._client.ask(action, body, lambda plain: understood(kind, plain))
                 except UnavailableError as error:
                     self._drop()
-                    silent.append(str(error))
+                    failed.append(error)
                     continue
                 self._require_site(address, answer)
                 return answer
-        causes = (plain(why, self._site, proof, utc_now()) for why in silent)
-        raise UnavailableError(f"no gateway of site {self._site} answers: {'; '.join(causes)}")
+        causes = (plain(str(why), self._site, proof, utc_now()) for why in failed)
+        sentence = f"no gateway of site {self._site} answers: {'; '.join(causes)}"
+        if any(isinstance(why, OutOfTimeError) for why in failed):
+            raise SilentError(sentence)
+        raise UnavailableError(sentence)
 
     def _require_site(self, address: str, answer: object) -> None:
         site = getattr(answer, "site", "")

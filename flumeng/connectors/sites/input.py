@@ -4,7 +4,7 @@ poll."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -31,7 +31,8 @@ from zkschema.records import Site
 REPEAT_SECONDS = 0.02
 FILTERS_SECONDS = 15.0
 """How long a gateway may take to try a flow's filters: it may have to start a process."""
-GONE = "site {site} no longer keeps them: this flow's lease had ended, or the journal was full"
+GONE = "site {site}, in term {term}, no longer keeps them: {why}"
+UNKNOWN_WHY = "this flow's lease had ended, or the journal was full"
 REPLACED = (
     "site {site} was restored from an old copy, or has given events up: it has given these seqs to "
     "other events"
@@ -45,9 +46,8 @@ _TEXTS: dict[Kind, str] = {
     "nonsense": "journal {source} stands still: {why}",
     "lost": "journal {source} ends at seq {offset}, but seq {acked} is acked: the site has lost "
     "events, or was restored from an old copy",
-    "gone": "journal {source} begins at seq {offset}, but only seq {acked} is acked: the lease of "
-    "this flow had ended there, or the journal was full; to go on, give the flow `dead_letters`, "
-    "which get a record of the gap",
+    "gone": "journal {source} begins at seq {offset}, but only seq {acked} is acked: {broken}; to "
+    "go on, give the flow `dead_letters`, which get a record of the gap",
     "held": "journal {source} stops at seq {offset}: the site has lost the next events; repair the "
     "journal there",
     "damaged": "journal {source} stops at seq {offset}: {why}",
@@ -145,6 +145,17 @@ class SitePositions(WatchedPositions):
             self._input.watcher(remote, reports_gaps=self._reports_gaps) if remote else None
         )
 
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        found, why = super().of(partitions), self._broken()
+        if why == UNKNOWN_WHY:
+            return found
+        return {name: replace(at, gone_why=_gone(name, at, why)) for name, at in found.items()}
+
+    def _broken(self) -> str:
+        """Return why this flow's lease broke."""
+        known = self._watcher.broken if isinstance(self._watcher, SiteWatcher) else {}
+        return known.get(self._spec.flow.partition("~")[0], UNKNOWN_WHY) if known else UNKNOWN_WHY
+
     def rests(self) -> bool:
         now = self._input.now()
         windows = (limits.at for limits in self._limits())
@@ -199,12 +210,13 @@ class SitePositions(WatchedPositions):
         source = source_of(standstill.partition)
         if standstill.kind == "lost" and standstill.why:
             return described(standstill, {"lost": RESTORED}, source=source)
-        return described(standstill, _TEXTS, source=source)
+        return described(standstill, _TEXTS, source=source, broken=self._broken())
 
 
 class SiteWatcher(EndWatcher[Reach]):
     """Follows one remote flow. ``reports_gaps``: gaps become dead letters instead of stops.
-    ``filters``: the last reported name of the flow's filters, "" when unknown or not needed."""
+    ``filters``: the last reported name of the flow's filters, "" when unknown or not needed.
+    ``broken``: why leases broke, by the flow here that had them."""
 
     def __init__(self, gateways: Gateways, remote: RemoteFlow, *, reports_gaps: bool) -> None:
         super().__init__(f"flow {remote.flow} of site {remote.site}")
@@ -214,6 +226,7 @@ class SiteWatcher(EndWatcher[Reach]):
         self.site: Site | None = None
         """The site's record, as last read."""
         self.filters = ""
+        self.broken: Mapping[str, str] = {}
         self._asked: frozenset[str] = frozenset()
         self._seen = ""
 
@@ -224,10 +237,10 @@ class SiteWatcher(EndWatcher[Reach]):
             self._remote.flow, seen, WAIT_SECONDS if seen else 0.0, filtered=self._remote.filters
         )
         self._asked, self._seen = partitions, found.seen
-        self.filters = found.filters
+        self.filters, self.broken = found.filters, found.broken
         address = ",".join(self._gateways.addresses)
         return {
-            name: self._reach(position, address)
+            name: self._reach(name, position, address)
             for name in partitions
             if site_of(name) == self._remote.site
             and (position := found.positions.get(journal_of(name))) is not None
@@ -239,11 +252,15 @@ class SiteWatcher(EndWatcher[Reach]):
     def _pause(self) -> float:
         return super()._pause() if self._failures else REPEAT_SECONDS
 
-    def _reach(self, at: Position, address: str) -> Reach:
+    def _reach(self, name: str, at: Position, address: str) -> Reach:
         reach = Reach(
             address, at.safe, at.held, closed=at.closed, full=at.full, leader_epoch=at.term
         )
         if not self._reports_gaps:
             return replace(reach, floor=at.floor)
-        why = GONE.format(site=self._remote.site)
+        why = _gone(name, reach, UNKNOWN_WHY)
         return replace(reach, gone_below=min(at.floor, at.safe), gone_why=why)
+
+
+def _gone(partition: str, reach: Reach, why: str) -> str:
+    return GONE.format(site=site_of(partition), term=reach.leader_epoch, why=why)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from flumeng.config.component import RemoteFlow
+from flumeng.connectors.sites.gateways import SilentError
 from flumeng.control.commands.lease_breaks import link_of
 from flumeng.control.zookeeper import ABSENT, Store
 from flumeng.journal.serving.gateway_wire import Broken, LeaseAnswer
@@ -26,6 +27,7 @@ KEPT_WEIGHT = 0.7
 KEPT_DOWNS = 20
 WHY_CHARACTERS = 600
 SHARES = (0.5, 0.8, 1.0)
+UNCOUNTED = "the lease had ended, and the site has no record of it"
 
 
 class LinkNotes:
@@ -76,8 +78,8 @@ class LinkNotes:
         try:
             yield
         except FlumengError as error:
-            why = str(error)
-            self._note(lambda link, now: failed(link, why, now))
+            why, silent = str(error), isinstance(error, SilentError)
+            self._note(lambda link, now: failed(link, why, now, silent=silent))
             raise
 
     def readings(self) -> Iterator[Reading]:
@@ -112,12 +114,12 @@ class LinkNotes:
                 self._store.write(paths.link(self._flow), after, expect)
 
 
-def failed(link: Link, why: str, now: float) -> Link:
+def failed(link: Link, why: str, now: float, *, silent: bool = False) -> Link:
     """Return the notes after a failure. A changed reason is noted, the same one not again."""
-    why = textwrap.shorten(why, WHY_CHARACTERS)
+    link = replace(link, why=textwrap.shorten(why, WHY_CHARACTERS), silent=silent)
     if link.down_since:
-        return replace(link, why=why)
-    return replace(link, down_since=now, why=why, downs=(*link.downs, now)[-KEPT_DOWNS:])
+        return link
+    return replace(link, down_since=now, downs=(*link.downs, now)[-KEPT_DOWNS:])
 
 
 def answered(link: Link, answer: LeaseAnswer, mean_seconds: float, now: float) -> Link:
@@ -126,8 +128,9 @@ def answered(link: Link, answer: LeaseAnswer, mean_seconds: float, now: float) -
     after = replace(
         link,
         down_since=0.0,
+        silent=False,
         answer_seconds=(link.answer_seconds or round(mean_seconds, 1)) if slow else 0.0,
-        broke=_broke(link, answer.broke, now),
+        broke=_broke(link, answer, now),
     )
     stale = not 0 <= now - link.renewed < stale_seconds(link.keep_seconds)
     if after == link and not stale and _reached(link.room) == _reached(answer.room):
@@ -146,7 +149,10 @@ def _reached(share: float) -> int:
     return sum(share >= least for least in SHARES)
 
 
-def _broke(link: Link, told: Broken | None, now: float) -> Break | None:
+def _broke(link: Link, answer: LeaseAnswer, now: float) -> Break | None:
+    told = answer.broke
+    if told is None and answer.ended:
+        told = Broken(answer.id, UNCOUNTED, 0.0, 0, at_least=True)
     if told is None or (link.broke is not None and link.broke.id == told.id):
         return link.broke
     return Break(
@@ -156,4 +162,5 @@ def _broke(link: Link, told: Broken | None, now: float) -> Break | None:
         time=now - told.seconds_ago,
         events=told.events,
         gaps=tuple(Gap(journal=name, start=start, end=end) for name, start, end in told.gaps),
+        at_least=told.at_least,
     )

@@ -131,7 +131,9 @@ def _read_body(request: Request, body: bytes) -> dict[str, Any]:
 def _precondition(action: Action, request: Request) -> int | None:
     """Return the revision of ``If-Match``; 0 for ``If-None-Match: *``. Raises HeaderError."""
     wanted = request.headers.get("if-match")
-    if request.headers.get("if-none-match") == "*":
+    if (absent := request.headers.get("if-none-match")) is not None:
+        if absent != "*":
+            raise HeaderError(f"If-None-Match of a change is *, not {absent}")
         if wanted is not None:
             raise HeaderError("If-Match and If-None-Match exclude each other")
         wanted = etag(0)

@@ -311,7 +311,7 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
     if lease:  # last, so that the command can be repeated
         last.append(Remove(paths.lease(flow, cursor), lease.version))
     try:
-        if lease and (broke := _ended_by(operator, flow, cursor, lease.value)):
+        if lease and (broke := _ended_by(operator, flow, cursor, lease)):
             store.commit([*each, broke])
         for part in singly(store.scale, (Remove(path, ANY) for path in acks), each=each):
             store.commit([*each, *part])
@@ -322,7 +322,7 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
         ) from error
 
 
-def _ended_by(operator: Operator, flow: str, cursor: str, lease: Lease) -> Put | None:
+def _ended_by(operator: Operator, flow: str, cursor: str, lease: Versioned[Lease]) -> Put | None:
     reason = f": {operator.reason}" if operator.reason else ""
     why = f"{operator.author} ended the lease{reason}"
     return lease_breaks.ended(operator.store, (flow, cursor), lease, why, operator.now)

@@ -67,12 +67,13 @@ class Cursor:
         keep_seconds: float | None,
         begin: Callable[[], Mapping[str, int]],
         reader: str = "",
+        made: str = "",
         wall: Callable[[], float] = time.time,
     ) -> Cursor:
         """Take the cursor from its reader; a new one begins at the offsets of ``begin``.
-        ``keep_seconds`` None: unchanged. ``reader``: by default this process. Raises UserError when
-        a flow has that name, or the flow cannot be read; ConflictError, UnavailableError, and
-        errors of ``begin``."""
+        ``keep_seconds`` None: unchanged. ``reader``: by default this process. ``made``: see
+        ``Lease``. Raises UserError when a flow has that name, or the flow cannot be read;
+        ConflictError, UnavailableError, and errors of ``begin``."""
         record = require_readable(store, flow)
         if store.exists(paths.flow(name)):
             raise UserError(f"a flow is named {name} already: rename the cursor")
@@ -82,6 +83,7 @@ class Cursor:
             reader=reader or process,
             keep_seconds=KEEP_SECONDS if keep_seconds is None else keep_seconds,
             renewed=wall(),
+            made=made,
         )
         cursor = cls(store, flow, name, lease, wall)
         for attempt in range(ATTEMPTS):

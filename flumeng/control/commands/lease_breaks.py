@@ -9,14 +9,15 @@ from dataclasses import replace
 
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
+from flumeng.control.snapshot.missed_journals import KEPT_GAPS
 from flumeng.control.zookeeper import ABSENT, Put, ReadableStore, Unreadable, Versioned, readable
+from flumeng.events.journal_names import flow_of
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Break, Breaks, Gap, Lease, Link
 
-KEPT_GAPS = 20
 KEPT_CURSORS = 100
 SHOWN_SECONDS = 604_800.0
 """After this time a break is no longer reported, even if no one has acknowledged it."""
@@ -31,8 +32,14 @@ def events_of(gaps: Sequence[Gap]) -> int:
     return sum(gap.end - gap.start for gap in gaps)
 
 
+def counted(broke: Break) -> str:
+    return f"at least {broke.events} events" if broke.at_least else f"{broke.events} events"
+
+
 def with_gaps(before: Break | None, after: Break) -> Break:
-    """Return ``after`` with the gaps of an unacknowledged break before it; adjoining ones join."""
+    """Return ``after`` with the gaps of an unacknowledged break before it; adjoining ones join. The
+    gaps of an earlier reader of that name are dropped."""
+    before = None if before and before.made != after.made else before
     gaps = [*before.gaps] if before else []
     for gap in after.gaps:
         last = next(
@@ -47,17 +54,19 @@ def with_gaps(before: Break | None, after: Break) -> Break:
 
 
 def new_break(
-    reader: str, why: str, time: float, gaps: Sequence[Gap], *, away: bool = False
+    lease: Lease | Break, why: str, time: float, gaps: Sequence[Gap], *, away: bool = False
 ) -> Break:
+    """Return a break of this lease, or of that of an earlier break."""
     lost = tuple(gap for gap in gaps if gap.start < gap.end)
     return Break(
         id=uuid.uuid4().hex[:12],
-        reader=reader,
+        reader=lease.reader,
         why=why,
         time=time,
         events=events_of(lost),
         gaps=lost[-KEPT_GAPS:],
         away=away,
+        made=lease.made,
     )
 
 
@@ -104,7 +113,7 @@ def unread(store: ReadableStore, flow: str, cursor: str, journals: Sequence[str]
 
 
 def ended(
-    store: ReadableStore, key: tuple[str, str], lease: Lease, why: str, now: float
+    store: ReadableStore, key: tuple[str, str], lease: Versioned[Lease], why: str, now: float
 ) -> Put | None:
     """Return the write that records the end of a lease of another site, with the events that it
     alone keeps. ``key``: its flow and cursor. Returns None for another reader's lease."""
@@ -115,14 +124,22 @@ def ended(
     there = [folder for folder in folders if store.exists(folder)]
     journals = sorted({name for names in store.children_many(there) for name in names})
     gaps = unread(store, flow, cursor, journals)
-    broke = new_break(lease.reader, why, now, gaps, away=True)
+    broke = new_break(lease.value, why, now, gaps, away=True)
+    broke = replace(broke, newest=max(lease.created, _newest(store, flow)))
 
     def change(before: Break | None) -> Break:
-        if before is not None and before.away:
+        if before is not None and before.away and before.made == broke.made:
             return before  # an interrupted end is repeated: acks may be gone already
         return with_gaps(before, broke)
 
     return recorded(store, flow, cursor, change)
+
+
+def _newest(store: ReadableStore, flow: str) -> int:
+    """Return the transaction that made the newest of the flow's journals, 0 without any."""
+    own = [name for name in store.children(paths.journals()) if flow_of(name) == flow]
+    found = store.read_each([paths.journal(name) for name in own])
+    return max((record.created for record in found if record is not None), default=0)
 
 
 def acknowledge(operator: Operator, flow: str, cursor: str) -> Break:

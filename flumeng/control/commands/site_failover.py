@@ -10,10 +10,10 @@ from typing import Literal
 from flumeng.control.commands.isolated_parts import parts_there
 from flumeng.control.commands.lookup import readable_by_name
 from flumeng.control.commands.operator import Operator, room_bytes
-from flumeng.control.commands.sites import readers, require_site
+from flumeng.control.commands.sites import remote_sources, require_site
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path, remote_partition
-from flumeng.control.zookeeper import Check, Put, Store, Versioned, readable
+from flumeng.control.zookeeper import Check, Put, ReadableStore, Store, Versioned, readable
 from flumeng.control.zookeeper.transaction import MOST_WRITES, singly
 from flumeng.platform.errors import ConflictError, UserError
 from zkschema import paths
@@ -21,7 +21,7 @@ from zkschema.records import Contact, Failover, Flow, Site
 
 Verb = Literal["failover", "failback"]
 THERE_SECONDS = 60.0
-"""A site whose last answer is younger counts as there."""
+"""A site counts as there for so long after a flow should have asked it again."""
 ABSENT_FLOW = "absent"
 
 
@@ -44,13 +44,14 @@ class Unread:
 @dataclass(frozen=True)
 class FlowChange:
     """A flow's states before and after. ``silent_seconds``: since the last answer of the site to a
-    flow that ``reads`` it; None without one."""
+    flow that ``reads`` it; None without one. The flow asks every ``asks_seconds``."""
 
     flow: str
     reads: bool
     before: str
     after: str
     silent_seconds: float | None = None
+    asks_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,25 @@ class Plan:
         ages = (flow.silent_seconds for flow in self.flows)
         return min((age for age in ages if age is not None), default=None)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the site has answered a flow since the failover, and lately."""
+        return self.is_back and any(
+            flow.silent_seconds is not None
+            and flow.silent_seconds <= flow.asks_seconds + THERE_SECONDS
+            for flow in self.flows
+        )
 
-def plan(store: Store, site: str, verb: Verb, now: float) -> Plan:
+
+def plan(store: ReadableStore, site: str, verb: Verb, now: float) -> Plan:
     """Return the effect of the command. ``now``: seconds since the epoch. Raises UserError for an
     unknown site, and for a failback without a failover."""
     found = require_site(store, site)
     record = found.value
     if verb == "failback" and record.failover is None:
         raise UserError(f"there was no failover from site {site}: nothing leads back")
-    reading = sorted(flow for flow, read in readers(store).items() if read == site)
+    sources = {flow: it for flow, it in remote_sources(store).items() if it.remote.site == site}
+    reading = sorted(sources)
     states = _states(store, [*reading, *record.standby])
     answers = _answers(store, reading)
     flows = [
@@ -103,6 +114,7 @@ def plan(store: Store, site: str, verb: Verb, now: float) -> Plan:
             before,
             _after(verb, flow, before, record, reads=flow in reading),
             max(0.0, now - answers[flow].written) if flow in answers else None,
+            sources[flow].asks_seconds if flow in sources else 0.0,
         )
         for flow, before in states.items()
     ]
@@ -191,23 +203,22 @@ def _changes(store: Store, flows: Sequence[FlowChange]) -> list[Put]:
 
 
 def _require_there(decided: Plan) -> None:
-    silent = decided.silent_seconds
-    if not any(flow.reads for flow in decided.flows):
-        return
-    if silent is None or silent > THERE_SECONDS or not decided.is_back:
+    asks = [flow.asks_seconds for flow in decided.flows if flow.reads]
+    if asks and not decided.is_there:
         raise ConflictError(
             f"site {decided.site} has not answered since the failover, or not for "
-            f"{THERE_SECONDS:g} s: start its gateways first; `flumeng status` has the cause"
+            f"{min(asks) + THERE_SECONDS:g} s: start its gateways first; `flumeng status` has the "
+            f"cause. Flows ask it every {min(asks):g} s (`discovery_seconds`)"
         )
 
 
-def _states(store: Store, flows: Sequence[str]) -> dict[str, str]:
+def _states(store: ReadableStore, flows: Sequence[str]) -> dict[str, str]:
     found = readable_by_name(store, paths.flow, flows)
     states = {flow: found[flow].value.state if flow in found else ABSENT_FLOW for flow in flows}
     return {flow: ABSENT_FLOW if state == "deleted" else state for flow, state in states.items()}
 
 
-def _answers(store: Store, flows: Sequence[str]) -> dict[str, Versioned[Contact]]:
+def _answers(store: ReadableStore, flows: Sequence[str]) -> dict[str, Versioned[Contact]]:
     found = store.read_each([paths.contact(flow) for flow in flows])
     return {
         flow: answer
@@ -216,7 +227,9 @@ def _answers(store: Store, flows: Sequence[str]) -> dict[str, Versioned[Contact]
     }
 
 
-def _unread(store: Store, site: str, flow: str, answer: Versioned[Contact]) -> Iterator[Unread]:
+def _unread(
+    store: ReadableStore, site: str, flow: str, answer: Versioned[Contact]
+) -> Iterator[Unread]:
     bounds = answer.value.unread
     known = readable(discovered.read(store, [flow])[0])
     starts = {name: part.start for name, part in known.value.partitions.items()} if known else {}

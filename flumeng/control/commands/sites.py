@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
+from flumeng.config.component import RemoteFlow
 from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import (
@@ -183,19 +184,33 @@ def sites(store: ReadableStore) -> tuple[str, list[SiteRow]]:
     return cluster.value.site if cluster else "", rows
 
 
+@dataclass(frozen=True)
+class RemoteSource:
+    """The source of a flow that asks the other site every ``asks_seconds``."""
+
+    remote: RemoteFlow
+    asks_seconds: float
+
+
 def readers(store: ReadableStore) -> dict[str, str]:
     """Return the flows that read other sites, with the site that each reads."""
+    return {flow: source.remote.site for flow, source in remote_sources(store).items()}
+
+
+def remote_sources(store: ReadableStore) -> dict[str, RemoteSource]:
+    """Return the flows that read other sites, with their sources there."""
     flows = found_by_name(store, paths.flow, store.children(paths.flows()))
     there = {name: found for name, found in flows.items() if isinstance(found, Versioned)}
-    reading: dict[str, str] = {}
+    reading: dict[str, RemoteSource] = {}
     for name, revision in current_revisions(store, there).items():
         if isinstance(revision, Versioned):
             try:
                 spec = parse_flow(revision.value.effective)
             except SpecError:
                 continue
-            for remote in filter(None, (source.options.remote for source in spec.sources)):
-                reading[name] = remote.site
+            for options in (source.options for source in spec.sources):
+                if (remote := options.remote) is not None:
+                    reading[name] = RemoteSource(remote, options.discovery_seconds)
     return reading
 
 

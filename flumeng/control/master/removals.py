@@ -96,7 +96,7 @@ class Removals:
             return
         why = f"the lease was not renewed for {lease.value.keep_seconds:g} s"
         write = lease_breaks.ended(
-            self._store, (action.flow, action.cursor), lease.value, why, leases.until(lease)
+            self._store, (action.flow, action.cursor), lease, why, leases.until(lease)
         )
         if write is not None:
             self._store.commit([Check(path, action.expect), write])

@@ -10,6 +10,7 @@ from itertools import islice
 
 from flumeng.control.commands.membership import members
 from flumeng.control.master.repeated_messages import RepeatedMessages
+from flumeng.control.snapshot import missed_journals
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import (
     ANY,
@@ -136,7 +137,9 @@ def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
     for name, record, ack, acked in zip(gone, records, acks, store.read_each(acks), strict=True):
         if isinstance(record, Versioned) and record.value.gone:
             removed = Remove(paths.journal(name), record.version)
+            missed = missed_journals.counted(store, name, record)
             removals[name] = [removed, *([Remove(ack, ANY)] if acked else [])]
+            removals[name] += [missed] if missed else []
     for name, refused in zip(removals, store.commit_each([*removals.values()]), strict=True):
         if refused is None:
             yield f"removed the registration of journal {name}, which is gone"

@@ -18,7 +18,7 @@ from flumeng.platform.errors import UnknownNameError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack, Break, Journal
+from zkschema.records import Ack, Break, Journal, Lease
 
 Key = tuple[str, str]
 """A flow, and a cursor in its journals."""
@@ -43,7 +43,9 @@ class CursorRow:
     """A reader's cursor; None means unknown or none. ``until``: end of its lease, None for a flow.
     ``lag``: unread events, and their ``bytes``. ``site`` and ``reads_as``: the other site, and its
     flow. ``age_seconds``: since the lease was renewed. ``time`` and ``room``: used shares of
-    ``keep_seconds``, and of the fullest journal's room. ``journals``: their number."""
+    ``keep_seconds``, and of the fullest journal's room. ``journals``: their number. ``failover``:
+    when the other site has taken over from this one, or 0. ``clock_ahead_seconds``: of ZooKeeper's
+    clock was that of the gateway which renewed the lease."""
 
     flow: str
     cursor: str
@@ -59,6 +61,8 @@ class CursorRow:
     time: float | None = None
     bytes: int | None = None
     room: float | None = None
+    failover: float = 0.0
+    clock_ahead_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,8 @@ def rows(
                 bytes=_sum([each.bytes for each in held]),
                 room=max(shares, default=None),
                 held=held,
+                failover=lent.failover if lent else 0.0,
+                clock_ahead_seconds=_clock_ahead(lease),
             )
         )
     return made
@@ -163,6 +169,13 @@ def detail(
         hint = nearest(key[1], names) if names else "it has no other readers"
         raise UnknownNameError(f'flow {key[0]} has no cursor "{key[1]}"; {hint}')
     return CursorDetail(row, broke)
+
+
+def _clock_ahead(lease: Found[Lease]) -> float:
+    """Return the difference of both times of one write; 0.0 of one that renewed nothing."""
+    if not isinstance(lease, Versioned) or lease.value.keep_seconds == leases.ENDED_SECONDS:
+        return 0.0
+    return lease.value.renewed - lease.written
 
 
 def _held(

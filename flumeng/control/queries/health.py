@@ -13,6 +13,7 @@ from flumeng.control.commands.replicas import replicas_of
 from flumeng.control.queries import (
     counters,
     cursors,
+    failovers,
     fan_out,
     journal_causes,
     journals,
@@ -29,6 +30,7 @@ from flumeng.control.queries.lag import FlowLag
 from flumeng.control.queries.overview import FlowRow, NodeRow
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import TaskRow
+from flumeng.control.queries.zookeeper_clock import zookeeper_now
 from flumeng.control.snapshot import journal_registry, leases
 from flumeng.control.zookeeper import ReadableStore
 from flumeng.journal.serving.account import Account
@@ -91,7 +93,8 @@ def survey(
     cache.read(paths.moves())
     cache.read_each([paths.lease(*name) for name in leases.names(cache)])
     where = Positions(accounts, silent)
-    held = cursors.rows(cache, where, newest_accounts, now, cursors.of_sites(cache))
+    there = zookeeper_now(cache, now)
+    held = cursors.rows(cache, where, newest_accounts, there, cursors.of_sites(cache))
     states = {flow.flow: flow.state for flow in flows}
     cache.read_each([paths.site(name) for name in cache.children(paths.sites())])
     maintenance = cluster.value.maintenance if cluster else None
@@ -101,13 +104,15 @@ def survey(
         *_of_troubles(masters, flows),
         *_of_maintenance(maintenance),
         *_of_nodes(nodes, silent),
-        *links.causes_of_links(linked, states, now),
+        *failovers.causes(cache, held, now),
+        *links.causes_of_links(linked, states, now, failovers.paused(cache)),
         *_of_flows(flows, cache, links.excused(linked)),
         *_of_held(answers_by_node, cache),
         *_of_lost(answers_by_node),
         *queues.causes(cache),
         *_of_replicas(cache, nodes, acks),
         *journal_causes.of_kept(flows, cache, newest_accounts, now),
+        *_of_clock(now - there),
         *links.causes_of_leases(held),
         *links.causes_of_breaks(cache, states, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
@@ -254,6 +259,16 @@ def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
             f"maintenance mode, by {maintenance.who} at {since}: {maintenance.why}",
             "tasks stay on their nodes until `flumeng cluster maintenance off`",
             about="maintenance mode",
+        )
+
+
+def _of_clock(ahead_seconds: float) -> Iterator[Cause]:
+    if abs(ahead_seconds) > links.CLOCK_SECONDS:
+        yield Cause(
+            f"this host's clock is at least {links.apart_from_zookeeper(ahead_seconds)}: ages and "
+            "times that are shown here may be wrong by that",
+            "synchronize the clocks of this host and of ZooKeeper's",
+            about="clock of this host",
         )
 
 

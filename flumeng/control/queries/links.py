@@ -17,15 +17,18 @@ from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import Versioned
 from zkschema import paths
-from zkschema.records import DISCOVER, Break, Link
+from zkschema.records import DISCOVER, NOTHING, Break, Link
 
 SHARES = (0.8, 0.5)
 """Used shares of a lease from which on it is reported, each as a problem of its own."""
 DOWN_SECONDS = 30.0
-"""A link that is down for a shorter time is not reported: any gateway may be restarted."""
+"""A link that is down for a shorter time is not reported, unless a gateway lets calls time out: any
+gateway may be restarted."""
 FLAPS, FLAP_SECONDS = 3, 600.0
 """A link flaps when it went down this often in this time."""
 NAMED = 3
+CLOCK_SECONDS = 60.0
+"""A larger difference of clocks is reported, as at the reader."""
 LINK = "link "
 
 
@@ -90,7 +93,7 @@ def links(cache: ReadCache, flows: Iterable[str], now: float) -> list[LinkRow]:
 
 def _row(flow: str, link: Link, now: float) -> LinkRow:
     downs = sum(0 <= now - at < FLAP_SECONDS for at in link.downs)
-    if link.down_since and now - link.down_since >= DOWN_SECONDS:
+    if link.down_since and (link.silent or now - link.down_since >= DOWN_SECONDS):
         state = "down"
     elif downs >= FLAPS:
         state = "flaps"
@@ -140,9 +143,13 @@ def excused(rows: Sequence[LinkRow]) -> set[tuple[str, str]]:
 
 
 def causes_of_links(
-    rows: Sequence[LinkRow], states: Mapping[str, str], now: float
+    rows: Sequence[LinkRow],
+    states: Mapping[str, str],
+    now: float,
+    failed_over: Mapping[str, str] = NOTHING,
 ) -> Iterator[Cause]:
-    """Yield causes of links that flows here use. ``states``: of the flows."""
+    """Yield causes of links that flows here use. ``states``: of the flows. ``failed_over``: flows
+    that wait for a failback, with its site."""
     by_fault: dict[tuple[str, str, str], list[LinkRow]] = {}
     for row in rows:
         if row.state in ("down", "slow", "flaps") and states.get(row.flow) == "running":
@@ -151,12 +158,12 @@ def causes_of_links(
         yield _of_fault(site, state, why, those, now)
     for row in rows:
         if states.get(row.flow) in ("running", "suspended"):
-            yield from _of_own_lease(row, states[row.flow])
-        if row.broke is not None and row.broke.events:
+            yield from _of_own_lease(row, states[row.flow], failed_over.get(row.flow, ""))
+        if row.broke is not None and (row.broke.events or row.broke.at_least):
+            lost = lease_breaks.counted(row.broke)
             yield Cause(
-                f"flow {row.flow} has lost {row.broke.events} events of flow {row.source} at site "
-                f"{row.site}, which gave them up at {_utc(row.broke.time)}: {row.broke.why}: "
-                f"{_gaps(row.broke)}",
+                f"flow {row.flow} has lost {lost} of flow {row.source} at site {row.site}, which "
+                f"gave them up at {_utc(row.broke.time)}: {row.broke.why}: {_gaps(row.broke)}",
                 "the dead letters list each gap; fetch the events from elsewhere if you need them, "
                 f"then `flumeng cursor acknowledge {row.flow}`",
                 about=f"{LINK}{row.flow}: gap {row.broke.id}",
@@ -192,11 +199,14 @@ def _of_fault(site: str, state: str, why: str, rows: Sequence[LinkRow], now: flo
     )
 
 
-def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
+def _of_own_lease(row: LinkRow, state: str, failover: str) -> Iterator[Cause]:
+    resume = (
+        f"`flumeng site failback {failover}`" if failover else f"`flumeng flow resume {row.flow}`"
+    )
     lease = f"the lease of flow {row.flow} on flow {row.source} of site {row.site}"
     if (used := row.time) is not None and (reached := _reached(used)) and row.renewed_seconds:
         remedy = (
-            f"`flumeng flow resume {row.flow}`"
+            resume
             if state == "suspended"
             else "repair the link"
             if row.since
@@ -221,7 +231,7 @@ def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
         )
         remedy = f"find out why the flow is behind (`flumeng flow lag {row.flow}`)"
         if state == "suspended":
-            remedy = f"`flumeng flow resume {row.flow}`"
+            remedy = resume
         yield Cause(
             f"site {row.site} keeps {row.events} events ({amount(row.bytes)}) for flow {row.flow}, "
             f"{row.room:.0%} of a journal's room there; {full}",
@@ -231,7 +241,18 @@ def _of_own_lease(row: LinkRow, state: str) -> Iterator[Cause]:
 
 
 def causes_of_leases(rows: Sequence[HoldingCursor]) -> Iterator[Cause]:
-    """Yield causes of the leases of other sites, at each of SHARES of their time and room."""
+    """Yield causes of the leases of other sites, at each of SHARES of their time and room, and of
+    the clocks of the gateways that renew them."""
+    apart = [row for row in rows if row.site and abs(row.clock_ahead_seconds) > CLOCK_SECONDS]
+    if apart:
+        worst = max(apart, key=lambda row: abs(row.clock_ahead_seconds))
+        ahead = worst.clock_ahead_seconds
+        yield Cause(
+            f"the clock of a gateway here was {apart_from_zookeeper(ahead)} when it renewed the "
+            f"lease {worst.cursor} of flow {worst.flow}; leases end by ZooKeeper's clock",
+            "synchronize the clocks of the gateways' hosts and of ZooKeeper's",
+            about="clock of a gateway",
+        )
     for row in rows:
         if row.keep_seconds == leases.ENDED_SECONDS:
             continue
@@ -267,11 +288,14 @@ def causes_of_breaks(cache: ReadCache, flows: Iterable[str], now: float) -> Iter
     cache.read_each([paths.breaks(name) for name in names])
     for flow in names:
         for cursor, broke in sorted(lease_breaks.of_flow(cache, flow).items()):
-            if not broke.events or now - broke.time > SHOWN_SECONDS:
+            if not (broke.events or broke.at_least) or now - broke.time > SHOWN_SECONDS:
                 continue
             site, _, reader = cursor.partition(":")
-            lost = f"flow {reader} of site {site} has lost {broke.events} events of flow {flow}"
-            what = f"{lost}, given up at {_utc(broke.time)}: {broke.why}: {_gaps(broke)}"
+            lost = lease_breaks.counted(broke)
+            what = (
+                f"flow {reader} of site {site} has lost {lost} of flow {flow}, given up at "
+                f"{_utc(broke.time)}: {broke.why}: {_gaps(broke)}"
+            )
             if broke.away:
                 what = (
                     f"the lease of flow {reader} of site {site} on flow {flow} ended at "
@@ -302,6 +326,8 @@ def _reached(share: float) -> float:
 
 def _gaps(broke: Break) -> str:
     """Return the last gaps, ``web.n1.0.0a1b seq 400 to 999``."""
+    if not broke.gaps:
+        return "journals that began and ended meanwhile are not counted"
     shown = [f"{gap.journal} seq {gap.start} to {gap.end - 1}" for gap in broke.gaps[-NAMED:]]
     earlier = len(broke.gaps) - len(shown)
     return ", ".join(shown) + (f" and {earlier} earlier gaps" if earlier > 0 else "")
@@ -314,6 +340,11 @@ def _named(names: Sequence[str]) -> str:
 
 def _utc(seconds: float) -> str:
     return f"{timestamps.utc(seconds)} UTC"
+
+
+def apart_from_zookeeper(ahead_seconds: float) -> str:
+    side = "ahead of" if ahead_seconds > 0 else "behind"
+    return f"{span(abs(ahead_seconds))} {side} ZooKeeper's"
 
 
 def span(seconds: float) -> str:

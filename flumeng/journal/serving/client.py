@@ -96,7 +96,7 @@ class JournalClient:
                 for batch in reading.rows(frames, journal, seq, end, replayed=replayed):
                     seq = batch.column("seq")[-1].as_py() + 1
                     yield batch
-            except _OutOfTimeError:
+            except OutOfTimeError:
                 if seq == began:
                     raise
             else:
@@ -121,7 +121,7 @@ class JournalClient:
                             )
                         seq = reached
                         yield seq, events
-            except _OutOfTimeError:
+            except OutOfTimeError:
                 if seq == began:
                     raise
             else:
@@ -229,7 +229,7 @@ class JournalClient:
                 return kind(f"server {self._address}: {document['message']}")
         text = _plain(str(error))
         if isinstance(error, flight.FlightTimedOutError):
-            return _OutOfTimeError(
+            return OutOfTimeError(
                 f"server {self._address} made no progress in {self._timeout_seconds:g} s: {text}"
             )
         if isinstance(error, OSError) and not isinstance(error, flight.FlightError):
@@ -259,7 +259,7 @@ def connect(
     )
 
 
-class _OutOfTimeError(UnavailableError):
+class OutOfTimeError(UnavailableError):
     """A call reached its time limit; ``read`` continues with another call after progress."""
 
 

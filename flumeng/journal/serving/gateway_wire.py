@@ -14,6 +14,9 @@ from flumeng.platform.options.patterns import check_name
 WAIT_SECONDS = 1.0
 """The longest time that an answer is held back while nothing changes."""
 
+MOST_BYTES = 32 << 20
+"""The largest request: acks of 500,000 journals."""
+
 T = TypeVar("T")
 
 
@@ -34,7 +37,8 @@ class PositionsRequest(msgspec.Struct, frozen=True):
 class FlowPositions(msgspec.Struct, frozen=True):
     """The journals of a flow of ``site``. ``ends``: of the closed ones. ``away``: those whose
     server does not answer. ``seen`` names these contents. ``filters``: the name of the flow's
-    current filters, for a ``filtered`` request."""
+    current filters, for a ``filtered`` request. ``broken``: why the leases of the caller's flows
+    broke, by flow."""
 
     site: str
     positions: dict[str, Position]
@@ -42,12 +46,15 @@ class FlowPositions(msgspec.Struct, frozen=True):
     away: tuple[str, ...]
     seen: str
     filters: str = ""
+    broken: dict[str, str] = {}
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
     """Acks of ``reader``, a flow of the caller's ``site``. The source keeps all above for
     ``keep_seconds`` after the last request. ``id``: from the last answer, "" without one. ``end``:
-    the reader was deleted; its lease with this id ends. ``source``: see ``PositionsRequest``."""
+    the reader was deleted; its lease with this id ends. ``source``: see ``PositionsRequest``.
+    ``made``: differs for each flow of the reader's name; "" from an older site. ``failover``: when
+    the caller's site has paused the reader and taken over, in epoch seconds there; else 0."""
 
     flow: str
     site: str
@@ -57,17 +64,21 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     id: str = ""
     end: bool = False
     source: str = ""
+    made: str = ""
+    failover: float = 0.0
 
 
 class Broken(msgspec.Struct, frozen=True):
     """Events that the source gave up before their reader had read them, and why. ``gaps``: journal,
-    first seq and the seq behind the last; ``events`` counts those of all gaps."""
+    first seq and the seq behind the last; ``events`` counts those of all gaps. ``at_least``: some
+    are not counted."""
 
     id: str
     why: str
     seconds_ago: float
     events: int
     gaps: tuple[tuple[str, int, int], ...] = ()
+    at_least: bool = False
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
@@ -106,6 +117,8 @@ class FiltersAnswer(msgspec.Struct, frozen=True):
 
 def parse(kind: type[T], body: bytes) -> T:
     """Decode a request. Raises UserError."""
+    if len(body) > MOST_BYTES:
+        raise UserError(f"a request has at most {MOST_BYTES} bytes")
     try:
         request = msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -48,6 +48,7 @@ READS = {
     "status", "top",
 }  # fmt: skip
 LOCAL = {
+    "console:token",
     "components",
     "flow:try", "flow:test", "import:flume-ng", "import:flume-og",
     "cluster:secure:init", "cluster:secure:issue", "cluster:secure:show",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -36,6 +37,7 @@ class FakeGateways:
         self.away: tuple[str, ...] = ()
         self.ended = False
         self.requests: list[LeaseRequest] = []
+        self.before_answer: Callable[[], None] = lambda: None
 
     def here(self) -> str:
         return "nyc"
@@ -45,6 +47,7 @@ class FakeGateways:
         return LeaseAnswer("fra", "id", self.ended)
 
     def positions(self, _flow: str) -> FlowPositions:
+        self.before_answer()
         return FlowPositions("fra", dict(self.journals), dict(self.ends), self.away, "s")
 
 
@@ -65,9 +68,13 @@ def fra() -> FakeGateways:
 
 @pytest.fixture
 def task(nyc: FakeStore, fra: FakeGateways) -> DiscoveryTask:
+    return discovery(nyc, fra, epoch=1)
+
+
+def discovery(nyc: FakeStore, fra: FakeGateways, epoch: int) -> DiscoveryTask:
     finder = SiteFinder(RemoteFlow("fra", "web", 600.0), nyc, "copy")
     finder._gateways = cast(Gateways, fra)
-    return DiscoveryTask(nyc, "copy", 1, [finder])
+    return DiscoveryTask(nyc, "copy", epoch, [finder])
 
 
 def starts(task: DiscoveryTask) -> dict[str, int]:
@@ -81,6 +88,24 @@ def test_events_that_a_new_journal_has_lost_are_a_gap(
     fra.journals[NEW] = at(7, 20)
     task.discover()
     assert starts(task) == {f"fra:{OLD}@site": 5, f"fra:{NEW}@site": 0}
+
+
+def test_search_is_repeated_when_an_earlier_task_has_begun_the_subscription_meanwhile(
+    fra: FakeGateways, nyc: FakeStore
+) -> None:
+    """A journal that came since then is read whole."""
+    fra.journals = {}
+    earlier = discovery(nyc, fra, epoch=1)
+    later = discovery(nyc, fra, epoch=2)
+
+    def meanwhile() -> None:
+        fra.before_answer = lambda: None
+        earlier.discover()
+        fra.journals[NEW] = at(7, 20)
+
+    fra.before_answer = meanwhile
+    later.discover()
+    assert starts(later) == {f"fra:{NEW}@site": 0}
 
 
 def test_journal_whose_server_was_away_when_the_flow_began_starts_at_its_floor(
@@ -122,3 +147,15 @@ def test_journal_that_is_open_after_its_lease_ended_is_no_longer_in_doubt(
     task.discover()
     fra.journals = {}
     assert [task.discover().trouble for _ in range(4)] == [""] * 4
+
+
+def test_journal_that_an_outdated_gateway_missed_is_in_doubt_again_and_not_lost(
+    task: DiscoveryTask, fra: FakeGateways
+) -> None:
+    task.discover()
+    there, fra.journals, fra.ended = fra.journals, {}, True
+    assert "events from seq 0 on may be missing" in task.discover().trouble
+    fra.journals, fra.ended, fra.ends = there, False, {OLD: 10}
+    assert task.discover().trouble == ""
+    fra.journals, fra.ends = {}, {}
+    assert "events from seq 0 on may be missing" in task.discover().trouble

@@ -116,7 +116,8 @@ def leased(store: FakeStore) -> None:
 
 
 def broken(store: FakeStore) -> None:
-    broke = lease_breaks.new_break("s", "too long", NOON, [])
+    lease = records.Lease(holder="h", reader="s", keep_seconds=60.0, renewed=NOON)
+    broke = lease_breaks.new_break(lease, "too long", NOON, [])
     write = lease_breaks.recorded(store, "web", "site:web", lambda _before: broke)
     assert write is not None
     store.commit([write])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.gateway.leases import Leases as GatewayLeases
 from flumeng.control.commands import lease_breaks
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -14,18 +15,23 @@ from flumeng.control.commands.sites import add_site, name_cluster
 from flumeng.control.queries import cursors, links
 from flumeng.control.queries.acks import Positions
 from flumeng.control.queries.causes import Cause
+from flumeng.control.queries.health import status
 from flumeng.control.queries.read_cache import ReadCache
-from flumeng.control.zookeeper import ABSENT
+from flumeng.control.queries.zookeeper_clock import SLACK_SECONDS
+from flumeng.control.snapshot.leases import Leases
+from flumeng.control.zookeeper import ABSENT, Version, Versioned
 from flumeng.journal.serving.account import Account
+from flumeng.journal.serving.gateway_wire import LeaseRequest
 from flumeng.platform.errors import UserError
 from tests.testkit.cluster import add_flow, add_journal, new_cluster
 from tests.testkit.store import FakeStore
 from zkschema import paths
-from zkschema.records import Ack, Break, Gap, Lease, Link
+from zkschema.records import Ack, Break, Gap, Lease, Link, LiveMaster
 
 NOON = 1_700_000_000.0
 J = "web.n1.0.0a1b2c3d"
 UP = Link(site="fra", source="web", keep_seconds=1000.0, renewed=NOON)
+LEASE = Lease(holder="h", reader="r", keep_seconds=1000.0, renewed=NOON)
 BROKE = Break(
     id="b1",
     reader="",
@@ -171,10 +177,10 @@ def test_room_counts_bytes_where_they_are(source: FakeStore) -> None:
 def test_ended_lease_is_reported_with_its_gap_until_acknowledged(source: FakeStore) -> None:
     lease = source.read(paths.lease("web", "nyc:copy"))
     assert lease is not None
-    write = lease_breaks.ended(source, ("web", "nyc:copy"), lease.value, "why", NOON)
+    write = lease_breaks.ended(source, ("web", "nyc:copy"), lease, "why", NOON)
     assert write is not None
     source.commit([write])
-    again = lease_breaks.ended(source, ("web", "nyc:copy"), lease.value, "why", NOON)
+    again = lease_breaks.ended(source, ("web", "nyc:copy"), lease, "why", NOON)
     assert again is None, "an interrupted end counts no events twice"
     (cause,) = at_source(source, 0, account(bytes=0))
     assert "why: 60 unread events are no longer kept" in cause.what
@@ -188,13 +194,14 @@ def test_ended_lease_is_reported_with_its_gap_until_acknowledged(source: FakeSto
 
 def test_lease_of_a_reader_here_is_no_break(source: FakeStore) -> None:
     lease = Lease(holder="h", reader="r", keep_seconds=1.0, renewed=0.0)
-    assert lease_breaks.ended(source, ("web", "report"), lease, "why", NOON) is None
+    held = Versioned(lease, Version(0))
+    assert lease_breaks.ended(source, ("web", "report"), held, "why", NOON) is None
 
 
 def test_adjoining_gaps_join() -> None:
-    first = lease_breaks.new_break("r", "full", NOON, [Gap(journal=J, start=0, end=10)])
+    first = lease_breaks.new_break(LEASE, "full", NOON, [Gap(journal=J, start=0, end=10)])
     for start, end in ((10, 15), (20, 21), (5, 5)):
-        more = lease_breaks.new_break("r", "full", NOON, [Gap(journal=J, start=start, end=end)])
+        more = lease_breaks.new_break(LEASE, "full", NOON, [Gap(journal=J, start=start, end=end)])
         first = lease_breaks.with_gaps(first, more)
     assert [(gap.start, gap.end) for gap in first.gaps] == [(0, 15), (20, 21)]
     assert first.events == 16
@@ -221,3 +228,53 @@ def test_short_break_leaves_the_flow_as_it_was() -> None:
     )  # fmt: skip
     assert links.excused([row]) == {("f0", "w")}
     assert links.sentence(row).startswith("its link to flow web of site fra is up since")
+
+
+@pytest.mark.parametrize(("ahead", "says"), [(-86_400.0, "24 h behind"), (300.0, "5 min ahead of")])
+def test_clock_of_a_gateway_is_told_with_its_difference_and_ends_no_lease(
+    source: FakeStore, ahead: float, says: str
+) -> None:
+    """One write has both times: the gateway's in the lease, and ZooKeeper's of the znode."""
+    held = source.read(paths.lease("web", "nyc:copy"))
+    assert held is not None
+    source.write(
+        paths.lease("web", "nyc:copy"), replace(held.value, renewed=NOON + ahead), held.version
+    )
+    (cause,) = at_source(source, 0, account(bytes=0))
+    assert f"the clock of a gateway here was {says} ZooKeeper's when it renewed" in cause.what
+    store = FakeStore(source.tree)
+    assert Leases(store, lambda: 0.0).expired(NOON + 999.0) == ()
+
+
+@pytest.mark.parametrize("off", [-86_400.0, 86_400.0])
+def test_gateway_judges_leases_by_the_clock_of_zookeeper(source: FakeStore, off: float) -> None:
+    now = [NOON]
+    source.tree.clock = lambda: now[0]
+    kept = GatewayLeases(source, lambda: now[0] + off)
+    request = LeaseRequest("web", "nyc", "copy", 1000.0, {J: 40}, "h")
+    for _ in range(2):
+        kept.renew("fra", "nyc", request)
+        now[0] += 10.0
+    assert kept.ahead_seconds == off
+
+
+@pytest.mark.parametrize("off", [-86_400.0, 0.0, 86_400.0])
+def test_status_judges_leases_by_the_clock_of_zookeeper(source: FakeStore, off: float) -> None:
+    live = LiveMaster(host="h", pid=1, version="0", since=0.0, renew_seconds=10.0)
+    source.write(paths.live_master("m"), live, ABSENT)
+    found = status(source, lambda _: {}, lambda _: [], NOON + 5.0 + off)
+    causes = [cause["what"] for cause in found["causes"]]
+    assert any("this host's clock is at least" in cause for cause in causes) == bool(off)
+    assert not any("has not renewed its lease" in cause for cause in causes), causes
+    (lease,) = found["leases"]
+    assert 0 <= lease["age_seconds"] <= 10.0 + SLACK_SECONDS
+
+
+@pytest.mark.parametrize(("silent", "seconds", "told"), [(True, 1, 1), (False, 29, 0)])
+def test_gateway_that_lets_calls_time_out_is_named_at_once(
+    silent: bool, seconds: float, told: int
+) -> None:
+    """One that refuses connections is perhaps restarted."""
+    down = replace(UP, down_since=NOON, why="no gateway of site fra answers: g1:9", silent=silent)
+    found = causes(down, after=seconds)
+    assert ["g1:9" in cause.what for cause in found] == [True] * told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,9 @@ from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_sta
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.site_failover import Plan, Unread, Verb
 from flumeng.control.commands.sites import add_site, name_cluster, sites
+from flumeng.control.queries import failovers, timestamps
+from flumeng.control.queries.cursors import CursorRow
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import ANY, Version, Write
 from flumeng.platform.errors import ConflictError, UserError
 from tests.testkit.cluster import new_cluster
@@ -114,6 +118,63 @@ def test_failback_waits_for_an_answer_since_the_failover(nyc: FakeStore) -> None
     with pytest.raises(ConflictError, match="start its gateways first"):
         run(nyc, "failback", NOW + 70)
     assert states(nyc)["local"] == "running"
+
+
+def test_failback_waits_by_the_interval_of_the_flow_itself(nyc: FakeStore) -> None:
+    """A flow that asks rarely hears of the site as rarely."""
+    operator = Operator(nyc, "ann", "", NOW)
+    slow = COPY.format(name="copy").replace("web}", "web, discovery_seconds: 600}")
+    for name in ("copy", "resting"):
+        apply_flow(operator, slow.replace("flow: copy", f"flow: {name}"))
+    run(nyc, "failover")
+    nyc.tree.clock = lambda: NOW + 1
+    answered(nyc, {J: (0, 1000)})
+    late = site_failover.plan(nyc, "fra", "failback", NOW + 662)
+    with pytest.raises(ConflictError, match=r"or not for 660 s.*ask it every 600 s"):
+        site_failover.carry_out(operator, late)
+    in_time = site_failover.plan(nyc, "fra", "failback", NOW + 660)
+    site_failover.carry_out(operator, in_time)
+    assert states(nyc)["copy"] == "running"
+
+
+def causes(store: FakeStore, now: float = NOW) -> list[tuple[str, str]]:
+    return [(cause.what, cause.advice) for cause in failovers.causes(ReadCache.of(store), [], now)]
+
+
+def test_status_names_a_failover_its_flows_and_what_to_do_next(nyc: FakeStore) -> None:
+    assert causes(nyc) == []
+    run(nyc, "failover", NOW + 100)
+    ((what, advice),) = causes(nyc, NOW + 110)
+    since = timestamps.utc(NOW + 100)
+    assert what.startswith(f"failover from site fra since {since} UTC, by ann: paused copy and ")
+    assert "started local; 600 events were not acked here at its last answer" in what
+    assert advice == "start the gateways of fra, then `flumeng site failback fra`"
+    assert failovers.paused(ReadCache.of(nyc)) == {"copy": "fra"}
+    nyc.tree.clock = lambda: NOW + 120
+    answered(nyc, {J: (0, 1000)})
+    ((_, advice),) = causes(nyc, NOW + 121)
+    assert advice.startswith("the site answers again: `flumeng site failback fra`")
+    set_flow_state(Operator(nyc, "ann", "", NOW), "copy", "running")
+    ((_, advice),) = causes(nyc, NOW + 121)
+    assert "(copy is running): repeat `flumeng site failover fra` or" in advice
+    run(nyc, "failback", NOW + 2)
+    assert causes(nyc) == []
+
+
+def test_status_at_the_site_itself_names_who_has_taken_over(nyc: FakeStore) -> None:
+    del nyc
+    row = CursorRow("web", "nyc:copy", "r", None, 1, 600, site="nyc", reads_as="copy", failover=NOW)
+    other = replace(row, cursor="nyc:more", reads_as="more", lag=None)
+    store = ReadCache.of(new_cluster())
+    ((what, advice),) = [(c.what, c.advice) for c in failovers.causes(store, [row], NOW)]
+    since = timestamps.utc(NOW)
+    assert what.startswith(
+        f"site nyc has taken over from here since {since} UTC: it has paused copy"
+    )
+    assert "600 unread events are kept" in what
+    assert "`flumeng site failback` there has led back" in advice
+    (cause,) = failovers.causes(store, [row, other], NOW)
+    assert "paused copy, more, for which an unknown number of unread events" in cause.what
 
 
 def test_flow_that_changes_meanwhile_is_a_conflict_and_changes_nothing(nyc: FakeStore) -> None:

@@ -528,3 +528,29 @@ def test_certificates_of_another_cluster_do_not_take_over_this_one(store: FakeSt
     secure(store)
     with pytest.raises(UserError, match="certificates name this cluster c, not other"):
         secure(store, cluster="other")
+
+
+GATEWAY_RIGHTS = {
+    "/breaks": "rc",
+    "/breaks/{flow}": "rw",
+    "/acks/{flow}": "rc",
+    "/acks/{flow}/{cursor}": "rcd",
+    "/acks/{flow}/{cursor}/{partition}": "rw",
+    "/leases": "rc",
+    "/leases/{flow}@{cursor}": "rw",
+}
+"""Those of a path with a cursor hold for cursors of other sites alone."""
+
+
+@pytest.mark.parametrize("cursor", ["nyc:copy", "report", "main"])
+def test_rights_of_gateways_stop_at_leases_of_other_sites(cursor: str) -> None:
+    names = {"{cursor}": cursor, "{partition}": "web.n1.0.0a1b2c3d"}
+    changed: dict[str, str] = {}
+    for row in table.ROWS:
+        path = table.PLACEHOLDER.sub(lambda match: names.get(match.group(), "x"), row.pattern)
+        rights = dict(acl(path, Secured("c"))).get("gateway", "")
+        if set(rights) - {"r"}:
+            changed[row.pattern] = rights
+    own = ":" in cursor
+    expected = {path: may for path, may in GATEWAY_RIGHTS.items() if own or "{cursor}" not in path}
+    assert changed == expected

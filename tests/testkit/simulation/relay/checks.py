@@ -86,7 +86,7 @@ class Checks:
             self._require(
                 held >= end, f"{journal.name} is removed, the lease is at {held} of {end}"
             )
-        elif self._leases > 1:
+        elif self._leases > 1 and self._promised is not None:
             self._removed_unheld.add(journal.name)
         else:  # the decision was made before the subscription
             self._before.add(journal.name)
@@ -97,6 +97,9 @@ class Checks:
         if self._promised is None:
             return "the subscription has not begun"
         lost = self._lost()
+        for name in map(_journal, lost):  # not before: a gateway's view may be outdated
+            if not self._world.journals[name].removed:
+                return f"{name} is reported as lost, and is there"
         for name, journal in self._world.journals.items():
             acked, held = self._acked(name), self._lease_ack(name)
             if not journal.removed and acked < journal.safe:
@@ -181,9 +184,6 @@ class Checks:
 
     def _on_partitions(self, record: Partitions) -> None:
         self._seen.update(map(_journal, record.partitions))
-        for name in map(_journal, record.held):
-            there = self._world.journals[name]
-            self._require(there.removed, f"{name} is reported as lost, and is there")
         if record.scope is None:
             return
         journals = self._world.journals
