@@ -125,7 +125,7 @@ def trials() -> FakeTrials:
         "step": EVIL, "outcome": EVIL, "before": event, "rows": [event], "dropped": False,
         "lost": False, "depth": 0,
     }  # fmt: skip
-    return FakeTrials([event, {"@lost": EVIL}], [{"event": event, "steps": [step]}])
+    return FakeTrials([event, {"@lost": evil}], [{"event": event, "steps": [step]}])
 
 
 def sites() -> FakeSites:
