@@ -125,7 +125,6 @@ def _console(
     """Return a console with what other rooms lend it."""
     from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
     from flumeng.connectors.dead_letters.console import ConsoleConnectors  # noqa: PLC0415  loads pyarrow
-    from flumeng.connectors.dead_letters.of_flow import DeadLettersHere  # noqa: PLC0415  loads pyarrow
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.prometheus import Prometheus  # noqa: PLC0415  loads the server
 
@@ -133,7 +132,6 @@ def _console(
         store,
         hosts,
         trials=ProcessTrials(),
-        dead_letters=DeadLettersHere(),
         connectors=ConsoleConnectors(),
         sites=sites,
         prometheus=Prometheus(prometheus) if prometheus else None,

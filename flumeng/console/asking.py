@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flumeng.control.queries import acks, counters, journals, offset_lookup, target_checks
+from flumeng.control.queries import (
+    acks,
+    counters,
+    fan_out,
+    journals,
+    lag,
+    offset_lookup,
+    target_checks,
+)
+from flumeng.control.queries.acks import Positions
+from flumeng.control.queries.read_cache import ReadCache
+from flumeng.journal.serving.account import Account
 
 
 @dataclass(frozen=True)
@@ -17,3 +28,9 @@ class Asking:
     counters: counters.Ask = counters.ask_worker
     offsets: offset_lookup.Ask = offset_lookup.ask_discovery
     targets: target_checks.Ask = target_checks.ask_node
+
+
+def ask_nodes(cache: ReadCache, ask: journals.Ask) -> tuple[Positions, dict[str, Account]]:
+    """Return where all nodes have their journals, and the newest account of each journal."""
+    accounts, silent = fan_out.ask_all(cache, ask)
+    return Positions(accounts, silent), lag.newest(accounts)

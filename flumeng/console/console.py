@@ -1,11 +1,11 @@
-"""What the pages and the API share: one connection, one copy of the cluster, one picture."""
+"""The parts that pages and the API share: a connection, a copy of the cluster, its picture."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flumeng.console.asking import Asking
 from flumeng.console.lag_history import LagHistory
@@ -17,6 +17,9 @@ from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.zookeeper import ReadableStore, Store
+from flumeng.platform.errors import UnavailableError
+
+T = TypeVar("T")
 
 
 class Trials(Protocol):
@@ -45,18 +48,6 @@ class Trials(Protocol):
         that run code or read files, UnavailableError when it takes too long."""
 
 
-class DeadLetters(Protocol):
-    """Reads the dead letters of flows. The room ``connectors`` has it, above this one."""
-
-    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
-        """Return the counts as `flumeng flow dead list --json`. Raises UserError when they cannot
-        be read from this host."""
-
-    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
-        """Return at most ``most`` dead letters with ``reason`` in theirs, the newest first, as
-        `flumeng flow dead show --json` prints them."""
-
-
 class Sites(Protocol):
     """The last answers of the sites of an inventory. The room ``fleet`` has it, above this one."""
 
@@ -76,11 +67,19 @@ class Sites(Protocol):
 
 
 class Connectors(Protocol):
-    """Reads what flows write. The room ``connectors`` has it, above this one."""
+    """Reads the targets of flows. The room ``connectors`` has it, above this one."""
 
     def check_columns(self, store: Store, text: str) -> str:
         """Check a flow that reads after the filters of another site. Returns a warning, or an empty
         text; raises SpecError."""
+
+    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
+        """Return the counts of dead letters as `flumeng flow dead list --json`. Raises UserError
+        when they cannot be read from this host."""
+
+    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
+        """Return at most ``most`` dead letters with ``reason`` in theirs, the newest first, as
+        `flumeng flow dead show --json` prints them."""
 
     def replay(
         self, operator: Operator, flow: str, choice: Mapping[str, Any]
@@ -106,7 +105,6 @@ class Console:
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None
-    dead_letters: DeadLetters | None = None
     sites: Sites | None = None
     connectors: Connectors | None = None
     prometheus: Prometheus | None = None
@@ -144,3 +142,11 @@ class Console:
     def operator(self, viewer: Viewer, reason: str) -> Operator:
         """Return the author of a change: the viewer's proven name is in the audit."""
         return Operator(self.store, author=viewer.name, reason=reason, now=self.clock())
+
+
+def lent(part: T | None, command: str) -> T:
+    """Return a part of another room. Raises UnavailableError, with the ``command`` to use, in a
+    console without it."""
+    if part is None:
+        raise UnavailableError(f"this console has no access to this: use `flumeng {command}`")
+    return part

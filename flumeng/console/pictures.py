@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from flumeng.console.asking import Asking
@@ -30,6 +31,8 @@ LOOKED_SECONDS = 30.0
 SHARE = 4
 """A picture that takes long is taken less often: this many times its duration apart."""
 CHANGES_SHOWN = 10
+CHANGES_SEARCHED = 200
+"""The newest changes, among which a pause is looked for."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Picture:
     ``status``: as ``health.status``. ``rates`` and ``since`` by flow and by a cause's ``about``.
     ``away_since``: since when ZooKeeper has not answered; the rest is then what nodes answered now
     and ZooKeeper said before. ``problem``: why no picture could be taken; the rest is older.
-    ``accounts``: of the journals at each address that answered."""
+    ``pauses``: who paused a flow, and why, by suspended flow. ``accounts``: of the journals at each
+    address that answered."""
 
     number: int = 0
     at: float = 0.0
@@ -68,10 +72,23 @@ class Picture:
     nodes: Sequence[NodeRow] = ()
     rates: Mapping[str, FlowRates] = field(default_factory=dict)
     audit: Sequence[AuditRow] = ()
+    pauses: Mapping[str, AuditRow] = field(default_factory=dict)
     since: Mapping[str, Since] = field(default_factory=dict)
     away_since: float | None = None
     problem: str = "no picture of the cluster has been taken yet"
     accounts: Mapping[str, Mapping[str, Account]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def flow_names(self) -> frozenset[str]:
+        return frozenset(flow.flow for flow in self.flows)
+
+    @cached_property
+    def node_names(self) -> frozenset[str]:
+        return frozenset(node.node for node in self.nodes)
+
+    @cached_property
+    def journal_names(self) -> frozenset[str]:
+        return frozenset(name for accounts in self.accounts.values() for name in accounts)
 
     def accounts_at(self, address: str) -> Mapping[str, Account]:
         """Return what the address answered. Raises UnavailableError if it did not. As
@@ -177,6 +194,7 @@ class Pictures:
             nodes=survey.nodes,
             rates={flow.flow: self._meter.of(flow.flow) for flow in flows},
             audit=history.audit(cache, CHANGES_SHOWN),
+            pauses=_pauses(cache, flows, self.latest.pauses),
             since={cause["about"]: known.get(cause["about"], first) for cause in status["causes"]},
             problem="",
             accounts=dict(answered),
@@ -220,6 +238,21 @@ class Pictures:
             looks = self._monotonic() - self._looked < LOOKED_SECONDS
             pause = max(SECONDS if looks else IDLE_SECONDS, SHARE * self.latest.took_seconds)
             self._wake.wait(pause)
+
+
+def _pauses(
+    cache: Cache, flows: Sequence[FlowRow], known: Mapping[str, AuditRow]
+) -> dict[str, AuditRow]:
+    """Return who paused each suspended flow; without those whose pause is no longer found."""
+    paused = {flow.flow for flow in flows if flow.state == "suspended"}
+    found = {flow: known[flow] for flow in paused if flow in known}
+    if paused <= set(found):
+        return found
+    for entry in history.audit(cache, CHANGES_SEARCHED):
+        words = entry.command.split()
+        if words[:2] == ["flow", "pause"] and words[2:3] and words[2] in paused:
+            found[words[2]] = entry
+    return found
 
 
 def total(values: Any) -> float | None:

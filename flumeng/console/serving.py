@@ -6,12 +6,10 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 import uvicorn
-from starlette.requests import Request
 
 from flumeng.console.app import make_app
 from flumeng.console.connections import Connections, ConsoleProtocol
@@ -19,7 +17,6 @@ from flumeng.console.console import Console
 from flumeng.console.who.gate import HEAD_BYTES
 from flumeng.console.who.proofs import Who
 from flumeng.console.who.tls import ConsoleTls
-from flumeng.console.who.viewers import Viewer
 from flumeng.platform.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -30,15 +27,11 @@ CLOSE_SECONDS = 3
 
 
 class Server:
-    """A console that listens on ``HOST:PORT``; port 0 takes a free one, see ``url``. ``identify``:
-    as for ``make_app``, or the gate itself. Raises UserError when the address cannot be used."""
+    """A console that listens on ``HOST:PORT``; port 0 takes a free one, see ``url``. Raises
+    UserError when the address cannot be used."""
 
     def __init__(
-        self,
-        console: Console,
-        listen: str,
-        identify: Callable[[Request], Viewer] | Who,
-        tls: ConsoleTls | None = None,
+        self, console: Console, listen: str, who: Who, tls: ConsoleTls | None = None
     ) -> None:
         host, _, port = listen.rpartition(":")
         host = host.strip("[]")
@@ -53,12 +46,8 @@ class Server:
         scheme = "https" if tls is not None else "http"
         self.url = f"{scheme}://{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}/"
         self._console = console
-        if isinstance(identify, Who):
-            app = make_app(console, identify.admit, identify)
-        else:
-            app = make_app(console, identify)
         config = uvicorn.Config(
-            app,
+            make_app(console, who.admit, who),
             http=ConsoleProtocol,
             ws="none",
             lifespan="off",

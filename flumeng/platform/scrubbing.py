@@ -102,3 +102,12 @@ def _in_base64(content: bytes) -> Iterator[str]:
         last = len(padded) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             yield encode(padded).decode()[first:last]
+
+
+CONNECTION = re.compile(r"^<?\w+\(host=[^)]*\)(?: at 0x[0-9a-f]+>)?: ")
+
+
+def without_connection(error: Exception) -> str:
+    """Return the text of an error of urllib3 without the connection object that it names first."""
+    text = error.args[-1] if len(error.args) > 1 else error
+    return CONNECTION.sub("", str(text))

@@ -9,9 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import (
+    NoSuchElementException,
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from flumeng.agent.standalone.embedded import free_port
 from tests.live.how_to_hosts import Hosts
@@ -23,6 +28,17 @@ from tests.testkit.waiting import wait_for
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 """Where the screenshots of the docs are. With FLUMENG_IMAGES=1 these tests make them anew."""
 UNIT = "flumeng-console"
+LINKS = "return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))"
+FOCUS = """
+const focused = document.activeElement;
+const style = getComputedStyle(focused);
+const box = focused.getBoundingClientRect();
+const outlined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+return [focused.getAttribute("href"), focused === document.body || (outlined && box.width > 0)];
+"""
+"""Where the focus is, and whether it is seen."""
+MORE_STOPS = 60
+"""Fields, buttons and tables that take the focus beside links."""
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +111,14 @@ def act(window: WebDriver, words: str, reason: str) -> None:
     click(window, words)
 
 
+def confirm(window: WebDriver, reason: str) -> None:
+    """Give a reason on the page of an action, and press its button."""
+    shows(window, "What it will do", seconds=30)
+    window.find_element(By.NAME, "reason").send_keys(reason)
+    window.find_element(By.CSS_SELECTOR, "button.act").click()
+    shows(window, "Done:", seconds=30)
+
+
 def show_in_docs(window: WebDriver, name: str, folder: Path) -> None:
     """Make a screenshot, for the docs if that is wanted; the docs have one as wide."""
     file = (IMAGES if os.environ.get("FLUMENG_IMAGES") else folder) / name
@@ -165,6 +189,98 @@ def test_a_flow_that_somebody_paused_is_resumed(hosts: Hosts, url: str, window: 
     assert "target moves" in audit
 
 
+def choose(window: WebDriver, href: str) -> None:
+    """Press Enter on the first link to an address that begins with ``href``."""
+
+    def chosen() -> bool:
+        window.find_element(By.CSS_SELECTOR, f"#main a[href^='{href}']").send_keys(Keys.ENTER)
+        return True
+
+    wait_for(
+        chosen,
+        f"no link to {href}",
+        seconds=60,
+        ignoring=(NoSuchElementException, StaleElementReferenceException, WebDriverException),
+    )
+
+
+def test_a_bad_canary_is_taken_back(
+    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
+) -> None:
+    text = f"""
+flow: prices
+sources: [{{generate: {{events_per_second: 20}}}}]
+batch: {{seconds: 1}}
+rollout: {{canary: 1, deadline_seconds: 600}}
+sinks: [{{files: {{path: "{tmp_path}/lake", format: json}}}}]
+"""
+    hosts.apply(text, tmp_path)
+    table = f'{{csv: "{tmp_path}/none.csv", schema: "host STRING, team STRING"}}'
+    bad = f"{text}filters: [{{lookup: {{on: [host], table: {table}}}}}]\n"
+    hosts.apply(bad, tmp_path, runs=False)
+    window.get(url)
+    began = time.monotonic()
+    shows(window, "retrying with the new revision 2", "none.csv", "goes back to revision 1")
+    choose(window, "/do/rollout-abort?flow=prices")
+    confirm(window, "the table is missing")
+    assert time.monotonic() - began < 60
+    window.get(url)
+    shows(window, "Nothing is wrong", seconds=180)
+    assert not complaints(window)
+    hosts.command("flow", "delete", "prices", "--discard", "--yes")
+
+
+def test_a_journal_that_fills_while_its_flow_is_paused(
+    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
+) -> None:
+    hosts.apply(
+        f"""
+flow: clicks
+sources: [{{generate: {{events_per_second: 4000, bytes: 2000}}}}]
+journal: {{max_bytes: 16 MiB}}
+batch: {{seconds: 1}}
+sinks: [{{files: {{path: "{tmp_path}/lake", format: json}}}}]
+""",
+        tmp_path,
+    )
+    hosts.command("flow", "pause", "clicks", "--reason", "the lake moves")
+    window.get(url)
+    shows(window, "flow clicks is paused", "the lake moves", seconds=30)
+    shows(window, "of flow clicks", "has accepted nothing", seconds=180)
+    began = time.monotonic()
+    assert not barriers(window)
+    choose(window, "/do/flow-resume?flow=clicks")
+    confirm(window, "the lake is there")
+    assert time.monotonic() - began < 60
+    window.get(f"{url}/flows/clicks")
+    shows(window, "clicks", "running")
+    hosts.command("flow", "delete", "clicks", "--discard", "--yes")
+
+
+def test_dead_letters_are_found_and_replayed(
+    hosts: Hosts, url: str, window: WebDriver, tmp_path: Path
+) -> None:
+    hosts.apply(
+        f"""
+flow: refused
+sources: [{{generate: {{events_per_second: 5}}}}]
+batch: {{seconds: 1}}
+filters: [{{parse: {{format: json, schema: "n BIGINT"}}, on_error: dead-letter}}]
+sinks: [{{files: {{path: "{tmp_path}/lake", format: json}}}}]
+dead_letters: {{files: {{path: "{tmp_path}/dead", format: json}}}}
+""",
+        tmp_path,
+    )
+    window.get(url)
+    shows(window, "flow refused put", "into dead letters")
+    choose(window, "/flows/refused/dead")
+    shows(window, "json: malformed", "filters[0].parse", "Replay all")
+    assert not barriers(window)
+    click(window, "Replay all")
+    confirm(window, "the parser is corrected")
+    hosts.command("flow", "delete", "refused", "--discard", "--yes")
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -195,3 +311,22 @@ def test_pages_can_be_read_without_scripts(url: str) -> None:
         assert "Nothing is wrong" in window.page_source
         window.get(f"{url}/flows/orders")
         assert "<svg" in window.page_source
+
+
+@pytest.mark.parametrize("path", ["/", "/flows/orders", "/nodes/n1", "/journals", "/settings"])
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+    url: str, window: WebDriver, path: str
+) -> None:
+    window.get(f"{url}{path}")
+    body = window.find_element(By.TAG_NAME, "body")
+    body.send_keys("/")
+    assert window.switch_to.active_element.get_attribute("type") == "search"
+    window.get(f"{url}{path}")
+    links = {link for link in window.execute_script(LINKS) if link}
+    reached = set()
+    for _ in range(len(links) + MORE_STOPS):
+        window.switch_to.active_element.send_keys(Keys.TAB)
+        href, shown = window.execute_script(FOCUS)
+        assert shown, f"the focus on {href} is not seen"
+        reached.add(href)
+    assert links <= reached

@@ -17,7 +17,6 @@ import pyarrow as pa
 from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.dead_letters.console import ConsoleConnectors
-from flumeng.connectors.dead_letters.of_flow import DeadLettersHere
 from flumeng.connectors.files import formats
 from flumeng.connectors.objects.finder import ObjectsFinder
 from flumeng.connectors.objects.options import ObjectsSource
@@ -83,7 +82,6 @@ def filled_cluster(root: Path) -> FilledCluster:
         asking=asking,
         clock=lambda: NOON,
         monotonic=lambda: shell.seconds,
-        dead_letters=DeadLettersHere(),
         connectors=ConsoleConnectors(),
     )
     console.pictures.take()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flumeng.connectors.dead_letters.commands import plan_purge, plan_replay
+from flumeng.connectors.dead_letters.of_flow import FlowDeadLetters
 from flumeng.connectors.dead_letters.selection import Selection, moment
+from flumeng.connectors.dead_letters.summary import newest, summarize
 from flumeng.connectors.sites import remote_columns
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper import ReadableStore, Store
 
 Json = Mapping[str, Any]
 
@@ -19,6 +21,17 @@ class ConsoleConnectors:
 
     def check_columns(self, store: Store, text: str) -> str:
         return remote_columns.check(store, text)
+
+    def kinds(self, store: ReadableStore, flow: str) -> Json:
+        letters = FlowDeadLetters.open(store, flow)
+        return letters.as_json(
+            summarize(letters.directory, letters.files, Selection(), letters.replays)
+        )
+
+    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
+        letters = FlowDeadLetters.open(store, flow)
+        texts, _ = newest(letters.directory, letters.files, Selection(reason=reason), most)
+        return [text.decode("utf-8", "replace") for text in texts]
 
     def replay(
         self, operator: Operator, flow: str, choice: Json

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from flumeng.connectors.dead_letters import replay_lists
 from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadLetterFile
 from flumeng.connectors.dead_letters.replay_lists import Replays
-from flumeng.connectors.dead_letters.selection import Selection
-from flumeng.connectors.dead_letters.summary import Summary, newest, summarize
+from flumeng.connectors.dead_letters.summary import Summary
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.derived_flows import DeadLettersOf
 from flumeng.control.queries import timestamps
@@ -57,18 +55,3 @@ class FlowDeadLetters:
         ]
         path = self.of.files.path
         return {"flow": self.of.flow, "path": path, **asdict(totals), "kinds": kinds}
-
-
-class DeadLettersHere:
-    """Implements ``flumeng.console.console.DeadLetters``."""
-
-    def kinds(self, store: ReadableStore, flow: str) -> Mapping[str, Any]:
-        letters = FlowDeadLetters.open(store, flow)
-        return letters.as_json(
-            summarize(letters.directory, letters.files, Selection(), letters.replays)
-        )
-
-    def newest(self, store: ReadableStore, flow: str, most: int, reason: str) -> Sequence[str]:
-        letters = FlowDeadLetters.open(store, flow)
-        texts, _ = newest(letters.directory, letters.files, Selection(reason=reason), most)
-        return [text.decode("utf-8", "replace") for text in texts]

@@ -12,7 +12,7 @@ from urllib3.exceptions import HTTPError, InvalidHeader, SSLError
 from flumeng.connectors.api.backoff import CONNECT_SECONDS, Backoff
 from flumeng.connectors.http.sink_options import IDEMPOTENCY_KEY
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
-from flumeng.platform.scrubbing import excerpt
+from flumeng.platform.scrubbing import excerpt, without_connection
 
 RETRY_SECONDS = 25.0
 ANSWER_BYTES = 64 * 1024
@@ -116,7 +116,7 @@ def _ask(endpoint: Endpoint, body: bytes | None, key: str) -> Answer:
             raise UserError(f"{endpoint}: its certificate is not trusted: {error}") from error
         if cause is not None and endpoint.ca is not None:
             _require_certificates(endpoint.ca)
-        return Answer(0, f"no answer: {error}")
+        return Answer(0, f"no answer: {without_connection(error)}")
 
 
 def _require_certificates(ca: str) -> None:

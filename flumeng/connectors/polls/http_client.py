@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import re
 import socket
 import ssl
 import threading
@@ -28,7 +27,7 @@ from urllib3.util import Url, make_headers, parse_url
 
 from flumeng.config.client_tls import ClientTls
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
-from flumeng.platform.scrubbing import SHOWN, excerpt
+from flumeng.platform.scrubbing import SHOWN, excerpt, without_connection
 
 CONNECT_SECONDS = 10.0
 MOST_BODY_BYTES = 64 * 2**20
@@ -45,7 +44,6 @@ PORTS = {"http": 80, "https": 443}
 PASSING = (408, 425, 429)
 """Status codes to retry, like 500 and above, and 403 with ``Retry-After``."""
 REDIRECTS = (301, 302, 303, 307, 308)
-_PREFIX = re.compile(r"^\w+\(host=[^)]*\): ")
 HINTS = {
     400: "check `query` and `body`",
     401: "check `auth` and its secrets",
@@ -211,7 +209,7 @@ class HttpClient:
                     f"{request}: its certificate is not trusted: {excerpt(str(error), 300)}; set "
                     "tls.ca to the certificate's authority"
                 ) from error
-            why = excerpt(_PREFIX.sub("", str(error)), 300)
+            why = excerpt(without_connection(error), 300)
             raise UnavailableError(f"{request}: no answer: {why}") from error
 
     @contextmanager

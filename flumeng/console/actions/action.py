@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
 
+from flumeng.console.actions.words import as_option
 from flumeng.console.console import Console
+from flumeng.console.path_names import NAMES, names_in
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.preview import Preview
 from flumeng.control.zookeeper import ReadableStore
@@ -31,12 +34,14 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Field:
-    """A field of an action's form and JSON body. ``type``: of its value, with its limits."""
+    """A field of an action's form and JSON body. ``type``: of its value, with its limits.
+    ``words``: those of a command line for its name and its value, or None."""
 
     name: str
     doc: str
     type: Any
     required: bool = False
+    words: Callable[[str, Any], list[str]] = as_option
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
@@ -45,7 +50,7 @@ class Field:
 
     def read(self, value: Any, *, text: bool = False) -> Any:
         """Return the checked value. ``text``: a form's text, such as ``5`` or ``true``. Raises
-        ValueError with what was expected."""
+        ValueError with the expected type."""
         if text and self.schema.get("type") == "array":
             value = str(value).split()
         try:
@@ -82,46 +87,62 @@ class Answer:
     noted: str = ""
 
 
-def flow_of(given: Given) -> str | None:
-    flow: str | None = given.get("flow")
-    return flow
+Lines = Annotated[list[Line], Meta(max_length=100)]
+Foresee = Callable[[Console, ReadableStore, Given], Foreseen]
+Act = Callable[[Console, Operator, Given], Answer]
 
 
 @dataclass(frozen=True)
 class Action:
     """A change. ``name``: such as ``flow-pause``. ``path``: below ``/api/v1``, names in braces.
-    ``words``: of its command line. ``foresee``: its effects, from the present records; None
-    if the answer has it.
-    ``act``: does it by the operator alone; the result is the JSON of the command. Both raise
-    FlumengError. ``options``: the options of the command that the console may add. ``flow``: whose
-    operators may do it, and whose revision ``If-Match`` names; None for the cluster. ``back``: the
-    page to return to. ``answer``: the type of the JSON. ``changes``: False if it only checks."""
+    ``line``: of its command, fields in braces; the other fields are options of it. ``foresee``: its
+    effects, from the present records; None if the answer has it. ``act``: does it by the operator
+    alone; the result is the JSON of the command. Both raise FlumengError. ``page``: the page to
+    return to. ``body``: the fields beside the names in the path. ``if_revision``: whether the
+    command has this option. ``changes``: False if it only checks."""
 
     name: str
     path: str
     title: str
     doc: str
-    words: Callable[[Given], Sequence[str]]
-    foresee: Callable[[Console, ReadableStore, Given], Foreseen] | None
-    act: Callable[[Console, Operator, Given], Answer]
-    back: Callable[[Given], str]
-    fields: tuple[Field, ...] = ()
-    options: frozenset[str] = frozenset({"--reason"})
-    flow: Callable[[Given], str | None] = flow_of
-    answer: Any = dict[str, Any]
+    line: str
+    foresee: Foresee | None
+    act: Act
+    page: str
+    body: tuple[Field, ...] = ()
+    if_revision: bool = False
     changes: bool = True
     reason_required: bool = False
-    names: tuple[str, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        parts = self.path.split("/")
-        object.__setattr__(self, "names", tuple(p[1:-1] for p in parts if p.startswith("{")))
+    @property
+    def names(self) -> list[str]:
+        return names_in(self.path)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        in_path = (Field(name, NAMES[name], Name, required=True) for name in self.names)
+        return (*in_path, *self.body)
+
+    def flow(self, given: Given) -> str | None:
+        """Return whose operators may do it, and whose revision ``If-Match`` names; None for the
+        cluster."""
+        flow: str | None = given.get("flow")
+        return flow
+
+    def back(self, given: Given) -> str:
+        """Return the path of the page to return to; the first page without its name."""
+        try:
+            return self.page.format_map(
+                {name: quote(str(text), "") for name, text in given.items()}
+            )
+        except KeyError:
+            return "/"
 
     @property
     def body_fields(self) -> tuple[Field, ...]:
         """The fields of the JSON body; the others are in the path."""
-        own = tuple(each for each in self.fields if each.name not in self.names)
-        return (*own, reason_field(required=self.reason_required)) if self.changes else own
+        reason = Field("reason", "Why; kept in the audit.", Reason, self.reason_required)
+        return (*self.body, reason) if self.changes else self.body
 
     @property
     def body_schema(self) -> Mapping[str, Any]:
@@ -135,11 +156,18 @@ class Action:
             "additionalProperties": False,
         }
 
+    def words(self, given: Given) -> list[str]:
+        """Return the words of its command line, without ``flumeng``."""
+        words = [word.format_map(given) for word in self.line.split()]
+        for each in self.body:
+            if each.name not in names_in(self.line):
+                words += each.words(each.name, given.get(each.name))
+        return words
+
     @property
-    def command_words(self) -> Sequence[str]:
-        """The words of its command line, with the names of its required fields in braces."""
-        given = {each.name: f"{{{each.name}}}" for each in self.fields if each.required}
-        return ["flumeng", *self.words(given)]
+    def command_words(self) -> str:
+        """Its command line, with names of fields in braces."""
+        return " ".join(self.words({name: f"{{{name}}}" for name in names_in(self.line)}))
 
     def command(
         self, given: Given, *, hosts: str = "", reason: str = "", if_revision: int | None = None
@@ -148,19 +176,16 @@ class Action:
         words = ["flumeng", *self.words(given)]
         if hosts and self.changes:
             words += ["--zk", hosts]
-        if if_revision is not None and "--if-revision" in self.options:
+        if if_revision is not None and self.if_revision:
             words += ["--if-revision", str(if_revision)]
-        if reason and "--reason" in self.options:
+        if reason:
             words += ["--reason", reason]
         return shlex.join(words)
 
 
-def reason_field(*, required: bool = False) -> Field:
-    return Field("reason", "Why; kept in the audit.", Reason, required)
-
-
-FLOW = Field("flow", "The flow.", Name, required=True)
-NODE = Field("node", "The node.", Name, required=True)
+def says(*sentences: str) -> Foresee:
+    """Return a function that foresees these sentences, with fields in braces."""
+    return lambda _console, _store, given: Foreseen([each.format_map(given) for each in sentences])
 
 
 def lines_of(preview: Preview) -> list[str]:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
-from urllib.parse import quote
 
 from msgspec import Meta
 
 from flumeng.console.actions.action import (
-    FLOW,
-    NODE,
+    Act,
     Action,
     Answer,
     Field,
     Foreseen,
     Given,
     Line,
+    Lines,
     Name,
     lines_of,
+    says,
 )
-from flumeng.console.actions.flows import back_to_flow
+from flumeng.console.actions.flows import FLOW_PAGE
+from flumeng.console.actions.words import as_argument, confirmed
 from flumeng.console.console import Console
 from flumeng.control.commands import acks, lease_breaks, nodes, preview, queues, settings, tasks
 from flumeng.control.commands.lookup import require_flow, require_node
@@ -31,22 +32,18 @@ from flumeng.control.zookeeper import ReadableStore
 from flumeng.platform.errors import UserError
 from zkschema import records
 
-TASK = Field("task", "The task of the flow, such as collect.0.", Name, required=True)
+NODE_PAGE = "/nodes/{node}"
+CURSORS = "/cursors"
+SETTINGS = "/settings"
 ITEMS = Field(
-    "items", "The failed items; none: all of them.", Annotated[list[Name], Meta(max_length=1000)]
+    "items",
+    "The failed items; none: all of them.",
+    Annotated[list[Name], Meta(max_length=1000)],
+    words=lambda _name, items: items or ["--all"],
 )
-CURSOR = Field("cursor", "The cursor.", Name, required=True)
 
 
-def _no_flow(_given: Given) -> str | None:
-    return None
-
-
-def back_to_node(given: Given) -> str:
-    return f"/nodes/{quote(given['node'], safe='')}"
-
-
-def _desire(desired: str) -> Callable[[Console, Operator, Given], Answer]:
+def _desire(desired: str) -> Act:
     def act(_console: Console, operator: Operator, given: Given) -> Answer:
         node = given["node"]
         changed = nodes.set_node_desired(operator, node, desired)
@@ -60,10 +57,6 @@ def _draining(_console: Console, store: ReadableStore, given: Given) -> Foreseen
     planned = preview.drain(store, given["node"])
     first = "the node gets no work; its tasks are handed off, and its journals collected"
     return Foreseen([first, *lines_of(planned)], planned)
-
-
-def _undraining(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
-    return Foreseen([f"node {given['node']} may get work again"])
 
 
 def _decommission(_console: Console, operator: Operator, given: Given) -> Answer:
@@ -143,38 +136,33 @@ def _moving(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
     )
 
 
-def _decide(decision: Decision) -> Callable[[Console, Operator, Given], Answer]:
+def _queue_action(decision: Decision, title: str, doc: str, sentence: str) -> Action:
+    def foresee(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+        names = queues.failed_items(store, given["flow"], given.get("items", ()))
+        more = [f"and {len(names) - 20} more"] if len(names) > 20 else []
+        return Foreseen([f"{len(names)} failed items {sentence}", *[*names][:20], *more])
+
     def act(_console: Console, operator: Operator, given: Given) -> Answer:
         require_flow(operator.store, given["flow"])
         names = queues.decide(operator, given["flow"], given.get("items", ()), decision)
         return Answer({"flow": given["flow"], "items": len(names)})
 
-    return act
-
-
-def _deciding(sentence: str) -> Callable[[Console, ReadableStore, Given], Foreseen]:
-    def foresee(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
-        names = queues.failed_items(store, given["flow"], given.get("items", ()))
-        shown = [*names][:20]
-        more = [f"and {len(names) - 20} more"] if len(names) > 20 else []
-        return Foreseen([f"{len(names)} failed items {sentence}", *shown, *more])
-
-    return foresee
+    return Action(
+        f"queue-{decision}",
+        f"/queues/{{flow}}/{decision}",
+        title,
+        doc,
+        f"queue {decision} {{flow}}",
+        foresee,
+        act,
+        "/queues/{flow}",
+        (ITEMS,),
+    )
 
 
 def _end(_console: Console, operator: Operator, given: Given) -> Answer:
     acks.delete_cursor(operator, given["flow"], given["cursor"])
     return Answer({"flow": given["flow"], "cursor": given["cursor"]})
-
-
-def _ending(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
-    return Foreseen(
-        [
-            f"cursor {given['cursor']} of flow {given['flow']} ends: no events are kept for it",
-            "a reader at another site gets your name and the reason, and begins again behind the "
-            "lost events; any other reader fails at its next step",
-        ]
-    )
 
 
 def _acknowledge(_console: Console, operator: Operator, given: Given) -> Answer:
@@ -199,10 +187,6 @@ def _begin(_console: Console, operator: Operator, _given: Given) -> Answer:
 def _end_maintenance(_console: Console, operator: Operator, _given: Given) -> Answer:
     ended: records.Maintenance | None = settings.end_maintenance(operator)
     return Answer({"maintenance": False, "changed": ended is not None})
-
-
-def _says(*sentences: str) -> Callable[[Console, ReadableStore, Given], Foreseen]:
-    return lambda _console, _store, _given: Foreseen(sentences)
 
 
 def _set(_console: Console, operator: Operator, given: Given) -> Answer:
@@ -234,208 +218,111 @@ def _setting(console: Console, _store: ReadableStore, given: Given) -> Foreseen:
     )
 
 
-def _node_words(*words: str) -> Callable[[Given], list[str]]:
-    return lambda given: [*words, given["node"]]
-
-
-def _item_words(decision: str) -> Callable[[Given], list[str]]:
-    return lambda given: [
-        "queue", decision, given["flow"], *(given.get("items") or ["--all"]),
-    ]  # fmt: skip
-
-
-def _decommission_words(given: Given) -> list[str]:
-    discard = ["--discard", "--yes"] if given.get("discard") else []
-    return ["node", "decommission", given["node"], *discard]
-
-
-def _label_words(given: Given) -> list[str]:
-    removed = [f"{key}-" for key in given.get("remove", ())]
-    return ["node", "label", given["node"], *given.get("set", ()), *removed]
-
-
-def _set_words(given: Given) -> list[str]:
-    value = ["--unset"] if given.get("unset") else [given.get("value", "")]
-    node = ["--node", given["node"]] if given.get("node") else []
-    return ["cluster", "set", given["key"], *value, *node]
-
-
-def _queue_page(given: Given) -> str:
-    return f"/queues/{quote(given['flow'], safe='')}"
-
-
-def _settings_page(_given: Given) -> str:
-    return "/settings"
-
-
-def _cursors_page(_given: Given) -> str:
-    return "/cursors"
-
-
-Words = Annotated[list[Line], Meta(max_length=100)]
-REASON = frozenset({"--reason"})
 ACTIONS: tuple[Action, ...] = (
     Action(
-        "node-drain",
-        "/nodes/{node}/drain",
-        "Drain",
+        "node-drain", "/nodes/{node}/drain", "Drain",
         "Take a node out of use: it gets no work; its tasks are handed off, its events collected.",
-        _node_words("node", "drain"),
-        _draining,
-        _desire("draining"),
-        back_to_node,
-        (NODE,),
-        flow=_no_flow,
+        "node drain {node}", _draining, _desire("draining"), NODE_PAGE,
     ),
     Action(
-        "node-undrain",
-        "/nodes/{node}/undrain",
-        "Use again",
+        "node-undrain", "/nodes/{node}/undrain", "Use again",
         "Let a node get work again.",
-        _node_words("node", "undrain"),
-        _undraining,
-        _desire("active"),
-        back_to_node,
-        (NODE,),
-        flow=_no_flow,
+        "node undrain {node}", says("node {node} may get work again"), _desire("active"), NODE_PAGE,
     ),
     Action(
-        "node-decommission",
-        "/nodes/{node}/decommission",
-        "Remove",
+        "node-decommission", "/nodes/{node}/decommission", "Remove",
         "Remove a drained and stopped node.",
-        _decommission_words,
-        _decommissioning,
-        _decommission,
-        lambda _given: "/nodes",
+        "node decommission {node}", _decommissioning, _decommission, "/nodes",
         (
-            NODE,
-            Field("discard", "The host is gone for good: give up events that only it had.", bool),
+            Field(
+                "discard",
+                "The host is gone for good: give up events that only it had.",
+                bool,
+                words=confirmed,
+            ),
         ),
-        flow=_no_flow,
     ),
     Action(
-        "node-label",
-        "/nodes/{node}/label",
-        "Label",
+        "node-label", "/nodes/{node}/label", "Label",
         "Set and remove labels of a node.",
-        _label_words,
-        _labelling,
-        _label,
-        back_to_node,
+        "node label {node}", _labelling, _label, NODE_PAGE,
         (
-            NODE,
-            Field("set", "Labels to set, as KEY=VALUE.", Words),
-            Field("remove", "Keys of labels to remove.", Words),
+            Field("set", "Labels to set, as KEY=VALUE.", Lines, words=as_argument),
+            Field(
+                "remove",
+                "Keys of labels to remove.",
+                Lines,
+                words=lambda _name, keys: [f"{key}-" for key in keys or ()],
+            ),
         ),
-        flow=_no_flow,
     ),
     Action(
-        "task-restart",
-        "/tasks/{flow}/{task}/restart",
-        "Restart task",
+        "task-restart", "/tasks/{flow}/{task}/restart", "Restart task",
         "Restart a task on its node, under a higher epoch; nothing is lost.",
-        lambda given: ["task", "restart", _key(given)],
-        _restarting,
-        _restart,
-        back_to_flow,
-        (FLOW, TASK),
+        "task restart {flow}/{task}", _restarting, _restart, FLOW_PAGE,
     ),
     Action(
-        "task-move",
-        "/tasks/{flow}/{task}/move",
-        "Move task",
+        "task-move", "/tasks/{flow}/{task}/move", "Move task",
         "Hand a task over to another node: its owner finishes its batch first.",
-        lambda given: ["task", "move", _key(given), given["node"]],
-        _moving,
-        _move,
-        back_to_flow,
-        (FLOW, TASK, NODE),
+        "task move {flow}/{task} {node}", _moving, _move, FLOW_PAGE,
+        (Field("node", "The node.", Name, required=True),),
     ),
-    Action(
-        "queue-retry",
-        "/queues/{flow}/retry",
+    _queue_action(
+        "retry",
         "Retry failed items",
         "Read failed items again, from the position where they failed.",
-        _item_words("retry"),
-        _deciding("are read again, from where they failed"),
-        _decide("retry"),
-        _queue_page,
-        (FLOW, ITEMS),
+        "are read again, from where they failed",
     ),
-    Action(
-        "queue-skip",
-        "/queues/{flow}/skip",
+    _queue_action(
+        "skip",
         "Skip failed items",
         "Give up failed items: their unread parts are never read.",
-        _item_words("skip"),
-        _deciding("are given up: their unread parts are never read"),
-        _decide("skip"),
-        _queue_page,
-        (FLOW, ITEMS),
+        "are given up: their unread parts are never read",
     ),
     Action(
-        "cursor-end",
-        "/cursors/{flow}/{cursor}/end",
-        "End cursor",
+        "cursor-end", "/cursors/{flow}/{cursor}/end", "End cursor",
         "End the cursor of a reader that is not a flow here.",
-        lambda given: ["cursor", "end", given["flow"], given["cursor"]],
-        _ending,
-        _end,
-        _cursors_page,
-        (FLOW, CURSOR),
+        "cursor end {flow} {cursor}",
+        says(
+            "cursor {cursor} of flow {flow} ends: no events are kept for it",
+            "a reader at another site gets your name and the reason, and begins again behind the "
+            "lost events; any other reader fails at its next step",
+        ),
+        _end, CURSORS,
     ),
     Action(
-        "cursor-acknowledge",
-        "/cursors/{flow}/acknowledge",
-        "Acknowledge a loss",
+        "cursor-acknowledge", "/cursors/{flow}/acknowledge", "Acknowledge a loss",
         "Stop reporting events that were given up before they were read.",
-        lambda given: [
-            "cursor", "acknowledge", given["flow"], *filter(None, [given.get("cursor")])
-        ],
-        _acknowledging,
-        _acknowledge,
-        _cursors_page,
-        (FLOW, Field("cursor", "The lease of another site; none: the flow's own.", Name)),
-    ),
-    Action(
-        "maintenance-on",
-        "/maintenance/on",
-        "Begin maintenance",
-        "Stop all moves of tasks to other nodes.",
-        lambda _given: ["cluster", "maintenance", "on"],
-        _says("nothing is moved until maintenance is off", "running tasks go on"),
-        _begin,
-        _settings_page,
-        flow=_no_flow,
-        reason_required=True,
-    ),
-    Action(
-        "maintenance-off",
-        "/maintenance/off",
-        "End maintenance",
-        "Allow moves of tasks again.",
-        lambda _given: ["cluster", "maintenance", "off"],
-        _says("masters may move tasks again"),
-        _end_maintenance,
-        _settings_page,
-        flow=_no_flow,
-    ),
-    Action(
-        "cluster-set",
-        "/settings/{key}",
-        "Change a setting",
-        "Change a setting of the cluster, or of Spark on a node; masters apply it at once.",
-        _set_words,
-        _setting,
-        _set,
-        _settings_page,
+        "cursor acknowledge {flow}", _acknowledging, _acknowledge, CURSORS,
         (
-            Field("key", "The setting.", Name, required=True),
-            Field("value", "Its new value.", Line),
+            Field(
+                "cursor",
+                "The lease of another site; none: the flow's own.",
+                Name,
+                words=as_argument,
+            ),
+        ),
+    ),
+    Action(
+        "maintenance-on", "/maintenance/on", "Begin maintenance",
+        "Stop all moves of tasks to other nodes.",
+        "cluster maintenance on",
+        says("nothing is moved until maintenance is off", "running tasks go on"),
+        _begin, SETTINGS, reason_required=True,
+    ),
+    Action(
+        "maintenance-off", "/maintenance/off", "End maintenance",
+        "Allow moves of tasks again.",
+        "cluster maintenance off", says("masters may move tasks again"), _end_maintenance, SETTINGS,
+    ),
+    Action(
+        "cluster-set", "/settings/{key}", "Change a setting",
+        "Change a setting of the cluster, or of Spark on a node; masters apply it at once.",
+        "cluster set {key}", _setting, _set, SETTINGS,
+        (
+            Field("value", "Its new value.", Line, words=as_argument),
             Field("unset", "Restore the default.", bool),
             Field("node", "On that node only; for settings of Spark.", Name),
         ),
-        flow=_no_flow,
     ),
 )  # fmt: skip

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from flumeng.console.actions.action import (
-    FLOW,
     Action,
     Answer,
     Field,
@@ -16,10 +15,9 @@ from flumeng.console.actions.action import (
     Name,
     Number,
 )
-from flumeng.console.actions.flows import back_to_flow
-from flumeng.console.console import Connectors, Console
+from flumeng.console.actions.flows import FLOW_PAGE
+from flumeng.console.console import Console, lent
 from flumeng.control.commands.operator import Operator
-from flumeng.platform.errors import UnavailableError
 
 CHOICE = (
     Field("dead_reason", "Only with this in the reason.", Line),
@@ -30,14 +28,8 @@ CHOICE = (
 )
 
 
-def _connectors(console: Console, command: str) -> Connectors:
-    if console.connectors is None:
-        raise UnavailableError(f"this console reads no dead letters: use `flumeng flow {command}`")
-    return console.connectors
-
-
 def _replay(console: Console, operator: Operator, given: Given) -> Answer:
-    connectors = _connectors(console, "dead replay")
+    connectors = lent(console.connectors, "flow dead replay")
     document, write = connectors.replay(operator, given["flow"], given)
     places = document["places"].items()
     return Answer(
@@ -65,7 +57,7 @@ def _left_out(document: Mapping[str, Any]) -> list[str]:
 
 
 def _purge(console: Console, operator: Operator, given: Given) -> Answer:
-    connectors = _connectors(console, "dead purge")
+    connectors = lent(console.connectors, "flow dead purge")
     flow = given["flow"]
     document, delete = connectors.purge(operator, flow, given)
     letters = document["letters"]
@@ -84,47 +76,21 @@ def _purge(console: Console, operator: Operator, given: Given) -> Answer:
     )
 
 
-def _words(command: str, *flags: str) -> Any:
-    def words(given: Given) -> list[str]:
-        chosen = [
-            word
-            for each in CHOICE
-            if each.name in given
-            for word in (f"--{each.name.replace('_', '-')}", str(given[each.name]))
-        ]
-        named = ["--as", given["as"]] if given.get("as") else []
-        set_flags = [f"--{flag}" for flag in flags if given.get(flag)]
-        return ["flow", "dead", command, given["flow"], *chosen, *named, *set_flags]
-
-    return words
-
-
 ACTIONS: tuple[Action, ...] = (
     Action(
-        "dead-replay",
-        "/flows/{flow}/dead/replay",
-        "Replay dead letters",
+        "dead-replay", "/flows/{flow}/dead/replay", "Replay dead letters",
         "Send dead letters through the current revision of their flow, by a flow of its own.",
-        _words("replay", "again"),
-        None,
-        _replay,
-        back_to_flow,
+        "flow dead replay {flow}", None, _replay, FLOW_PAGE,
         (
-            FLOW,
             *CHOICE,
             Field("as", "The name of the new flow; without one FLOW-replay-N.", Name),
             Field("again", "Also dead letters that were replayed before.", bool),
         ),
     ),
     Action(
-        "dead-purge",
-        "/flows/{flow}/dead/purge",
-        "Purge dead letters",
+        "dead-purge", "/flows/{flow}/dead/purge", "Purge dead letters",
         "Delete dead letters for good. Nothing is deleted while a replay reads them.",
-        _words("purge", "replayed"),
-        None,
-        _purge,
-        back_to_flow,
-        (FLOW, *CHOICE, Field("replayed", "Only those that a replay has delivered.", bool)),
+        "flow dead purge {flow}", None, _purge, FLOW_PAGE,
+        (*CHOICE, Field("replayed", "Only those that a replay has delivered.", bool)),
     ),
-)
+)  # fmt: skip

@@ -17,7 +17,7 @@ from flumeng.console.actions.rights import require_all
 from flumeng.console.console import Console
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands import requests
-from flumeng.control.commands.operator import Operator, Request
+from flumeng.control.commands.operator import Request
 from flumeng.control.commands.requests import Collector, Done, Transaction
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Version, Versioned
 from flumeng.platform.errors import ConflictError, FlumengError, UserError
@@ -94,74 +94,126 @@ def read_fields(fields: Sequence[Field], given: Mapping[str, Any], *, text: bool
     return values
 
 
-def rehearse(
-    console: Console,
-    store: ReadableStore,
-    viewer: Viewer,
-    action: Action,
-    given: Given,
-    *,
-    reason: str = "",
-    if_revision: int | None = None,
-) -> Rehearsal:
-    """Return the effects of the action. Raises as ``do``, and writes nothing."""
-    _require(viewer, action, given)
-    prepared = _prepare(
-        console, store, viewer, action, given, reason=reason, if_revision=if_revision
-    )
-    foreseen = prepared.answer.foreseen
-    if foreseen is None:
-        assert action.foresee is not None, f"{action.name} foresees nothing"
-        foreseen = action.foresee(console, store, given)
-    commands = [each.command for each in prepared.transactions if each.command]
-    return Rehearsal(foreseen, commands, prepared.revision, prepared.answer.value)
+@dataclass(frozen=True)
+class Change:
+    """A viewer's wish for an action. ``if_revision``: the only revision of the flow to act on; 0 if
+    there must be none."""
 
+    console: Console
+    viewer: Viewer
+    action: Action
+    given: Given
+    reason: str = ""
+    if_revision: int | None = None
 
-def do(
-    console: Console,
-    viewer: Viewer,
-    action: Action,
-    given: Given,
-    *,
-    reason: str = "",
-    if_revision: int | None = None,
-    key: str = "",
-) -> Outcome:
-    """Do the action; with a ``key`` only once. Raises NotAllowedError, PreconditionError,
-    OtherBodyError, and as the command."""
-    _require(viewer, action, given)
-    body = requests.digest(action.name, json.dumps({**given, "reason": reason}, sort_keys=True))
-    request = Request(key_digest(viewer, key), body) if key else None
-    operator = replace(console.operator(viewer, reason), request=request)
-    if done := _found(console, request):
-        return _again(done)
-    try:
-        prepared = _prepare(
-            console, console.store, viewer, action, given, reason=reason, if_revision=if_revision
-        )
-        if done := _found(console, request):
+    @property
+    def flow(self) -> str | None:
+        return self.action.flow(self.given)
+
+    def rehearse(self, store: ReadableStore) -> Rehearsal:
+        """Return the effects of the action. Raises as ``do``, and writes nothing."""
+        self._require_right()
+        prepared = self._prepare(store)
+        foreseen = prepared.answer.foreseen
+        if foreseen is None:
+            assert self.action.foresee is not None, f"{self.action.name} foresees nothing"
+            foreseen = self.action.foresee(self.console, store, self.given)
+        commands = [each.command for each in prepared.transactions if each.command]
+        return Rehearsal(foreseen, commands, prepared.revision, prepared.answer.value)
+
+    def do(self, key: str = "") -> Outcome:
+        """Do the action; with a ``key`` only once. Raises NotAllowedError, PreconditionError,
+        OtherBodyError, and as the command."""
+        self._require_right()
+        fields = json.dumps({**self.given, "reason": self.reason}, sort_keys=True)
+        body = requests.digest(self.action.name, fields)
+        request = Request(key_digest(self.viewer, key), body) if key else None
+        store = self.console.store
+        if done := _found(self.console, request):
             return _again(done)
-        outcome = _carry_out(operator, action, given, prepared)
-    except FlumengError as error:
-        with suppress(FlumengError):
-            if done := _found(console, request):
+        try:
+            prepared = self._prepare(store)
+            if done := _found(self.console, request):
                 return _again(done)
-        flow = action.flow(given)
-        if isinstance(error, ConflictError) and flow is not None and if_revision is not None:
-            _require_revision(console.store, flow, if_revision)
-        raise
-    console.pictures.refresh()
-    return outcome
+            outcome = self._carry_out(prepared, request)
+        except FlumengError as error:
+            with suppress(FlumengError):
+                if done := _found(self.console, request):
+                    return _again(done)
+            if isinstance(error, ConflictError):
+                self._require_revision(store)
+            raise
+        self.console.pictures.refresh()
+        return outcome
+
+    def _require_right(self) -> None:
+        if self.action.changes:
+            self.viewer.require(self.flow)
+
+    def _require_revision(self, store: ReadableStore) -> None:
+        """Raises PreconditionError if the flow is at another revision than ``if_revision``."""
+        if self.flow is None or self.if_revision is None:
+            return
+        current = store.read(paths.flow(self.flow))
+        revision = current.value.revision if current else 0
+        if revision != self.if_revision:
+            raise PreconditionError(self.flow, self.if_revision, revision)
+
+    def _prepare(self, store: ReadableStore) -> _Prepared:
+        flow = self.flow
+        current = store.read(paths.flow(flow)) if flow is not None else None
+        revision = None if flow is None else current.value.revision if current else 0
+        if flow is not None and self.if_revision not in (None, revision):
+            raise PreconditionError(flow, self.if_revision or 0, revision or 0)
+        collector = Collector.of(self.console.operator(self.viewer, self.reason), store)
+        answer = self.action.act(self.console, collector, self.given)
+        transactions = collector.transactions
+        require_all(self.viewer, transactions)
+        if flow is not None and self.if_revision is not None and transactions:
+            transactions = self._at(store, flow, current, transactions)
+        return _Prepared(transactions, answer, revision, _after(flow, transactions, revision))
+
+    def _at(
+        self,
+        store: ReadableStore,
+        flow: str,
+        current: Versioned[records.Flow] | None,
+        transactions: Sequence[Transaction],
+    ) -> list[Transaction]:
+        """Let the first transaction fail unless the flow's record is as it was when its revision
+        was compared."""
+        first, *rest = transactions
+        own = [write for write in first.writes if str(write.path) == str(paths.flow(flow))]
+        seen = current.version if current else None
+        for write in own:
+            expect = write.version if isinstance(write, Check) else write.expect
+            if isinstance(expect, Version) and expect != seen:
+                self._require_revision(store)
+                raise ConflictError(f"flow {flow} was changed meanwhile: look at it again")
+        if not own and current is not None:
+            first = replace(first, writes=(Check(paths.flow(flow), current.version), *first.writes))
+        return [first, *rest]
+
+    def _carry_out(self, prepared: _Prepared, request: Request | None) -> Outcome:
+        operator = replace(self.console.operator(self.viewer, self.reason), request=request)
+        answer, transactions = prepared.answer, prepared.transactions
+        kept = {"answer": answer.value, "revision": prepared.revision_after}
+        if not transactions and request:
+            command = " ".join(self.action.words(self.given))
+            transactions = [Transaction((), f"{command} (unchanged)", self.reason)]
+        if answer.first:
+            answer.first()
+        requests.carry_out(operator, transactions, None if answer.then else kept)
+        if answer.then:
+            answer.then()
+            requests.carry_out(operator, [Transaction((), answer.noted, self.reason)], kept)
+        commands = [each.command for each in transactions if each.command]
+        return Outcome(answer.value, prepared.revision_after, commands)
 
 
 def key_digest(viewer: Viewer, key: str) -> str:
     """Return the digest of a viewer's key; two viewers may use the same key."""
     return requests.digest(viewer.name, key)
-
-
-def _require(viewer: Viewer, action: Action, given: Given) -> None:
-    if action.changes:
-        viewer.require(action.flow(given))
 
 
 def _found(console: Console, request: Request | None) -> Done | None:
@@ -173,59 +225,6 @@ def _again(done: Done) -> Outcome:
     return Outcome(kept.get("answer"), kept.get("revision"), done.commands)
 
 
-def _prepare(
-    console: Console,
-    store: ReadableStore,
-    viewer: Viewer,
-    action: Action,
-    given: Given,
-    *,
-    reason: str,
-    if_revision: int | None,
-) -> _Prepared:
-    flow = action.flow(given)
-    current = store.read(paths.flow(flow)) if flow is not None else None
-    revision = None if flow is None else current.value.revision if current else 0
-    if flow is not None and if_revision is not None and revision != if_revision:
-        raise PreconditionError(flow, if_revision, revision or 0)
-    collector = Collector.of(console.operator(viewer, reason), store)
-    answer = action.act(console, collector, given)
-    transactions = collector.transactions
-    require_all(viewer, transactions)
-    if flow is not None and if_revision is not None and transactions:
-        transactions = _at(store, flow, current, if_revision, transactions)
-    return _Prepared(transactions, answer, revision, _after(flow, transactions, revision))
-
-
-def _at(
-    store: ReadableStore,
-    flow: str,
-    current: Versioned[records.Flow] | None,
-    if_revision: int,
-    transactions: Sequence[Transaction],
-) -> list[Transaction]:
-    """Let the first transaction fail unless the flow's record is as it was when its revision was
-    compared."""
-    first, *rest = transactions
-    own = [write for write in first.writes if str(write.path) == str(paths.flow(flow))]
-    seen = current.version if current else None
-    for write in own:
-        expect = write.version if isinstance(write, Check) else write.expect
-        if isinstance(expect, Version) and expect != seen:
-            _require_revision(store, flow, if_revision)
-            raise ConflictError(f"flow {flow} was changed meanwhile: look at it again")
-    if not own and current is not None:
-        first = replace(first, writes=(Check(paths.flow(flow), current.version), *first.writes))
-    return [first, *rest]
-
-
-def _require_revision(store: ReadableStore, flow: str, if_revision: int) -> None:
-    current = store.read(paths.flow(flow))
-    revision = current.value.revision if current else 0
-    if revision != if_revision:
-        raise PreconditionError(flow, if_revision, revision)
-
-
 def _after(
     flow: str | None, transactions: Sequence[Transaction], revision: int | None
 ) -> int | None:
@@ -234,22 +233,3 @@ def _after(
         if isinstance(value, records.Flow):
             revision = value.revision
     return revision
-
-
-def _carry_out(operator: Operator, action: Action, given: Given, prepared: _Prepared) -> Outcome:
-    answer, transactions = prepared.answer, prepared.transactions
-    kept = {"answer": answer.value, "revision": prepared.revision_after}
-    command = " ".join(action.words(given))
-    if not transactions and operator.request:
-        transactions = [Transaction((), f"{command} (unchanged)", operator.reason)]
-    if answer.first:
-        answer.first()
-    requests.carry_out(operator, transactions, None if answer.then else kept)
-    if answer.then:
-        answer.then()
-        requests.carry_out(operator, [Transaction((), answer.noted, operator.reason)], kept)
-    return Outcome(
-        answer.value,
-        prepared.revision_after,
-        [each.command for each in transactions if each.command],
-    )

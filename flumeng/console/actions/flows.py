@@ -2,61 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 from msgspec import Meta
 
 from flumeng.config import SpecError, check_flow, parse_written
 from flumeng.config.guarantees import promise
 from flumeng.console.actions.action import (
-    FLOW,
+    Act,
     Action,
     Answer,
     Field,
     Foreseen,
     Given,
     Line,
+    Lines,
     Name,
     Number,
     Text,
     lines_of,
+    says,
 )
-from flumeng.console.console import Console
+from flumeng.console.actions.words import confirmed
+from flumeng.console.console import Console, lent
 from flumeng.control.commands import acks, flows, preview, rollouts, settings
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import offset_lookup, state_changes, target_checks
 from flumeng.control.queries.history import difference, text_difference
 from flumeng.control.zookeeper import ReadableStore, Store
-from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import Problem
 
-REVISION = frozenset({"--reason", "--if-revision"})
-TEXT = Field("text", "The whole flow file.", Text, required=True)
-DISCARD = Field("discard", "Drop events that are not in the sinks yet.", bool)
-RATE = Field(
-    "rate",
-    "Bytes per second of each node, such as 10MB; or off.",
-    Annotated[str, Meta(pattern=r"^(off|[0-9.]{1,12} ?[A-Za-z]{0,3}(/s)?)$")],
-    required=True,
-)
-
-
-def back_to_flow(given: Given) -> str:
-    return f"/flows/{quote(given['flow'], safe='')}"
+FLOW_PAGE = "/flows/{flow}"
+Rate = Annotated[str, Meta(pattern=r"^(off|[0-9.]{1,12} ?[A-Za-z]{0,3}(/s)?)$")]
+TEXT = Field("text", "The whole flow file.", Text, required=True, words=lambda *_: [])
+MOST_SHOWN = 50
 
 
 def promised(text: str) -> list[str]:
-    """Return what a flow promises. Raises SpecError."""
+    """Return the guarantees of a flow, in sentences. Raises SpecError."""
     check_flow(text)
     return [*promise(parse_written(text))]
 
 
 def _checked(text: str) -> tuple[str | None, Sequence[Problem], Sequence[str]]:
-    """Return the flow's name, its problems, and what it promises."""
+    """Return the flow's name, its problems, and its guarantees."""
     try:
         return check_flow(text).flow, (), promised(text)
     except SpecError as error:
@@ -99,9 +92,7 @@ def _check_columns(console: Console, store: Store, text: str) -> str:
     sources = check_flow(text).sources
     if not any(part.options.remote and part.options.filtered_by for part in sources):
         return ""
-    if console.connectors is None:
-        raise UnavailableError("this console cannot ask other sites: use `flumeng flow apply`")
-    return console.connectors.check_columns(store, text)
+    return lent(console.connectors, "flow apply").check_columns(store, text)
 
 
 def _applying(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
@@ -124,21 +115,6 @@ def _rolling_back(_console: Console, store: ReadableStore, given: Given) -> Fore
     current = require_flow(store, flow).value.revision
     diff = difference(store, flow, current, number).diff
     return Foreseen(lines_of(planned), planned, diff)
-
-
-def _state(state: str) -> Callable[[Console, Operator, Given], Answer]:
-    def act(_console: Console, operator: Operator, given: Given) -> Answer:
-        changed = flows.set_flow_state(operator, given["flow"], state)
-        return Answer(flows.StateOutcome(given["flow"], changed).document)
-
-    return act
-
-
-def _becoming(state: str) -> Callable[[Console, ReadableStore, Given], Foreseen]:
-    def foresee(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
-        return Foreseen([*state_changes.changes(store, [given["flow"]], state).values()])
-
-    return foresee
 
 
 def _delete(_console: Console, operator: Operator, given: Given) -> Answer:
@@ -173,10 +149,6 @@ def _choking(_console: Console, _store: ReadableStore, given: Given) -> Foreseen
 
 def _hand_off(_console: Console, operator: Operator, given: Given) -> Answer:
     return Answer({"flow": given["flow"], "handoff": flows.hand_off(operator, given["flow"])})
-
-
-def _handing_off(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
-    return Foreseen([f"flow {given['flow']}: its tasks deliver all events read so far"])
 
 
 def _resolved(
@@ -218,10 +190,7 @@ def _resetting(console: Console, _store: ReadableStore, given: Given) -> Foresee
     return Foreseen([acks.total(changes), *accepted, *lines], planned)
 
 
-MOST_SHOWN = 50
-
-
-def _rollout(verb: rollouts.Verb) -> Callable[[Console, Operator, Given], Answer]:
+def _rollout(verb: rollouts.Verb) -> Act:
     def act(_console: Console, operator: Operator, given: Given) -> Answer:
         changed = rollouts.change_rollout(operator, given["flow"], verb)
         return Answer({"flow": given["flow"], "changed": changed})
@@ -234,66 +203,52 @@ def _abort(_console: Console, operator: Operator, given: Given) -> Answer:
     return Answer({"flow": given["flow"], "changed": True, "back_to": before})
 
 
-def _says(sentence: str) -> Callable[[Console, ReadableStore, Given], Foreseen]:
-    def foresee(_console: Console, _store: ReadableStore, given: Given) -> Foreseen:
-        return Foreseen([sentence.format_map(given)])
-
-    return foresee
-
-
-def _words(*words: str) -> Callable[[Given], Sequence[str]]:
-    return lambda given: [*words, given["flow"]]
-
-
-def _rollout_action(
-    verb: str, title: str, doc: str, act: Callable[[Console, Operator, Given], Answer]
-) -> Action:
+def _rollout_action(verb: str, title: str, doc: str, act: Act) -> Action:
     return Action(
         f"rollout-{verb}",
         f"/flows/{{flow}}/rollout/{verb}",
         title,
         doc,
-        _words("flow", "rollout", verb),
-        _says(f"flow {{flow}}: {doc[0].lower()}{doc[1:]}"),
+        f"flow rollout {verb} {{flow}}",
+        says(f"flow {{flow}}: {doc[0].lower()}{doc[1:]}"),
         act,
-        back_to_flow,
-        (FLOW,),
-        REVISION,
+        FLOW_PAGE,
+        if_revision=True,
     )
 
 
-def _flags(given: Mapping[str, Any], *names: str) -> list[str]:
-    return [f"--{name.replace('_', '-')}" for name in names if given.get(name)]
+def _state_action(verb: str, state: str, doc: str) -> Action:
+    def foresee(_console: Console, store: ReadableStore, given: Given) -> Foreseen:
+        return Foreseen([*state_changes.changes(store, [given["flow"]], state).values()])
+
+    def act(_console: Console, operator: Operator, given: Given) -> Answer:
+        changed = flows.set_flow_state(operator, given["flow"], state)
+        return Answer(flows.StateOutcome(given["flow"], changed).document)
+
+    return Action(
+        f"flow-{verb}",
+        f"/flows/{{flow}}/{verb}",
+        verb.capitalize(),
+        doc,
+        f"flow {verb} {{flow}}",
+        foresee,
+        act,
+        FLOW_PAGE,
+        if_revision=True,
+    )
 
 
 ACTIONS: tuple[Action, ...] = (
     Action(
-        "flow-validate",
-        "/flows/validate",
-        "Check a flow file",
+        "flow-validate", "/flows/validate", "Check a flow file",
         "List all problems of a flow's text, or its promises.",
-        lambda _given: ["flow", "validate", "flow.yaml"],
-        _validated,
-        _validate,
-        lambda _given: "/flows",
-        (TEXT,),
-        frozenset(),
-        flow=lambda _given: None,
-        changes=False,
+        "flow validate flow.yaml", _validated, _validate, "/flows", (TEXT,), changes=False,
     ),
     Action(
-        "flow-apply",
-        "/flows/{flow}/apply",
-        "Apply a flow",
+        "flow-apply", "/flows/{flow}/apply", "Apply a flow",
         "Make the text the current revision of its flow; a new flow starts to run.",
-        lambda given: [
-            "flow", "apply", f"{given['flow']}.yaml", *_flags(given, "check_targets"),
-        ],
-        _applying,
-        _apply,
-        back_to_flow,
+        "flow apply {flow}.yaml", _applying, _apply, FLOW_PAGE,
         (
-            FLOW,
             TEXT,
             Field(
                 "check_targets",
@@ -301,119 +256,51 @@ ACTIONS: tuple[Action, ...] = (
                 bool,
             ),
         ),
-        REVISION,
+        if_revision=True,
     ),
     Action(
-        "flow-rollback",
-        "/flows/{flow}/rollback",
-        "Roll back",
+        "flow-rollback", "/flows/{flow}/rollback", "Roll back",
         "Make a new revision with the text of an older one; its isolated parts follow.",
-        lambda given: ["flow", "rollback", given["flow"], str(given["revision"])],
-        _rolling_back,
-        _rollback,
-        back_to_flow,
-        (FLOW, Field("revision", "The revision whose text returns.", Number, required=True)),
-        REVISION,
+        "flow rollback {flow} {revision}", _rolling_back, _rollback, FLOW_PAGE,
+        (Field("revision", "The revision whose text returns.", Number, required=True),),
+        if_revision=True,
+    ),
+    _state_action("pause", "suspended", "Stop collecting; sources still write to the journals."),
+    _state_action("resume", "running", "Let a paused or stopped flow run again."),
+    _state_action(
+        "stop", "stopped", "Stop the sources and collect all accepted events; the flow stays."
     ),
     Action(
-        "flow-pause",
-        "/flows/{flow}/pause",
-        "Pause",
-        "Stop collecting; sources still write to the journals.",
-        _words("flow", "pause"),
-        _becoming("suspended"),
-        _state("suspended"),
-        back_to_flow,
-        (FLOW,),
-        REVISION,
-    ),
-    Action(
-        "flow-resume",
-        "/flows/{flow}/resume",
-        "Resume",
-        "Let a paused or stopped flow run again.",
-        _words("flow", "resume"),
-        _becoming("running"),
-        _state("running"),
-        back_to_flow,
-        (FLOW,),
-        REVISION,
-    ),
-    Action(
-        "flow-stop",
-        "/flows/{flow}/stop",
-        "Stop",
-        "Stop the sources and collect all accepted events; the flow stays.",
-        _words("flow", "stop"),
-        _becoming("stopped"),
-        _state("stopped"),
-        back_to_flow,
-        (FLOW,),
-        REVISION,
-    ),
-    Action(
-        "flow-delete",
-        "/flows/{flow}/delete",
-        "Delete",
+        "flow-delete", "/flows/{flow}/delete", "Delete",
         "Delete a flow with its isolated parts, once all its accepted events are in its sinks.",
-        lambda given: [
-            "flow", "delete", given["flow"],
-            *(["--discard", "--yes"] if given.get("discard") else []),
-        ],
-        _deleting,
-        _delete,
-        back_to_flow,
-        (FLOW, DISCARD),
-        REVISION,
+        "flow delete {flow}", _deleting, _delete, FLOW_PAGE,
+        (Field("discard", "Drop events that are not in the sinks yet.", bool, words=confirmed),),
+        if_revision=True,
     ),
     Action(
-        "flow-choke",
-        "/flows/{flow}/choke",
-        "Limit the rate",
+        "flow-choke", "/flows/{flow}/choke", "Limit the rate",
         "Limit the bytes per second that each node accepts of a flow, while it runs.",
-        lambda given: [
-            "flow", "choke", given["flow"], given["rate"],
-            *(["--node", given["node"]] if given.get("node") else []),
-        ],
-        _choking,
-        _choke,
-        back_to_flow,
-        (FLOW, RATE, Field("node", "Only there; precedes the limit for all nodes.", Name)),
-    ),
-    Action(
-        "flow-handoff",
-        "/flows/{flow}/handoff",
-        "Deliver now",
-        "Deliver now all events that the flow has read, without waiting for its batches to fill.",
-        _words("flow", "handoff"),
-        _handing_off,
-        _hand_off,
-        back_to_flow,
-        (FLOW,),
-        REVISION,
-    ),
-    Action(
-        "flow-reset",
-        "/flows/{flow}/reset",
-        "Move to other offsets",
-        "Move a paused or stopped flow to other offsets: events are skipped, or delivered again.",
-        lambda given: [
-            "flow", "reset", given["flow"], "--to", given["to"],
-            *(word for glob in given.get("partitions", ()) for word in ("--partitions", glob)),
-        ],
-        _resetting,
-        _reset,
-        back_to_flow,
+        "flow choke {flow} {rate}", _choking, _choke, FLOW_PAGE,
         (
-            FLOW,
-            Field("to", "earliest, latest, a time with its zone, or orders.3=1200.", Line, True),
-            Field(
-                "partitions",
-                "Only partitions that match these patterns.",
-                Annotated[list[Line], Meta(max_length=100)],
-            ),
+            Field("rate", "Bytes per second of each node, such as 10MB; or off.", Rate, True),
+            Field("node", "Only there; precedes the limit for all nodes.", Name),
         ),
-        REVISION,
+    ),
+    Action(
+        "flow-handoff", "/flows/{flow}/handoff", "Deliver now",
+        "Deliver now all events that the flow has read, without waiting for its batches to fill.",
+        "flow handoff {flow}", says("flow {flow}: its tasks deliver all events read so far"),
+        _hand_off, FLOW_PAGE, if_revision=True,
+    ),
+    Action(
+        "flow-reset", "/flows/{flow}/reset", "Move to other offsets",
+        "Move a paused or stopped flow to other offsets: events are skipped, or delivered again.",
+        "flow reset {flow} --to {to}", _resetting, _reset, FLOW_PAGE,
+        (
+            Field("to", "earliest, latest, a time with its zone, or orders.3=1200.", Line, True),
+            Field("partitions", "Only partitions that match these patterns.", Lines),
+        ),
+        if_revision=True,
     ),
     _rollout_action(
         "pause",

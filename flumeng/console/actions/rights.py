@@ -13,7 +13,7 @@ from zkschema import table
 
 def require_all(viewer: Viewer, transactions: Iterable[Transaction]) -> None:
     """Raises NotAllowedError for the first znode that the viewer may not write. The console's own
-    certificate could: so it checks what ZooKeeper would refuse the viewer's."""
+    certificate could: so it checks the access lists as ZooKeeper would for the viewer's."""
     for transaction in transactions:
         for write in transaction.writes:
             if not isinstance(write, Check) and not _may(viewer, write):

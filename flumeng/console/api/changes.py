@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from flumeng.config import SpecError
 from flumeng.console.actions.action import Action
-from flumeng.console.actions.doing import FieldsError, PreconditionError, do, read_fields, rehearse
+from flumeng.console.actions.doing import Change, FieldsError, PreconditionError, read_fields
 from flumeng.console.actions.table import ACTIONS
 from flumeng.console.api.answers import REVISION_TAG
 from flumeng.console.api.problems import problem, problem_of
@@ -88,11 +88,10 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
     key = request.headers.get("idempotency-key", "")
     if "idempotency-key" in request.headers and not KEY.fullmatch(key):
         raise HeaderError("Idempotency-Key has 1 to 200 visible characters of ASCII")
+    change = Change(console, viewer, action, given, reason, if_revision)
     if _is_dry_run(request):
         with console.copy.query() as cache:
-            seen = rehearse(
-                console, cache, viewer, action, given, reason=reason, if_revision=if_revision
-            )
+            seen = change.rehearse(cache)
         return _with_etag(
             seen.revision,
             {
@@ -104,7 +103,7 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
                 "preview": seen.foreseen.preview,
             },
         )
-    outcome = do(console, viewer, action, given, reason=reason, if_revision=if_revision, key=key)
+    outcome = change.do(key)
     return _with_etag(outcome.revision, outcome.answer)
 
 

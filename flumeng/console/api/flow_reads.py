@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
 from flumeng.config import parse_written
 from flumeng.config.flow_names import beside
-from flumeng.console.api.read import Given, Label, Name, Paging, Parameter, Read, Whole
-from flumeng.console.console import Console, DeadLetters
+from flumeng.console.api.read import Given, Label, Name, Paging, Parameter, Reads, Whole
+from flumeng.console.console import Console, lent
 from flumeng.console.shared_answers import KEEP_SECONDS
 from flumeng.control.queries import history, overview
 from flumeng.control.queries.counters import FlowCounters, flow_counters, task_counts
@@ -19,7 +19,6 @@ from flumeng.control.queries.dead_letters import DeadLetterTotals
 from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.queries.task_status import RolloutStatus
-from flumeng.platform.errors import UserError
 
 MOST_LETTERS = 1000
 
@@ -31,12 +30,17 @@ FLOW_STATE = Parameter(
 )
 
 
+READS = Reads()
+
+
 def labelled(given: Given) -> dict[str, str]:
     pairs = (label.partition("=") for label in given.get("label", ()))
     return {key: value for key, _, value in pairs}
 
 
+@READS.get("flow-list", "/flows", FLOW_STATE, LABELS, paging=Paging(lambda row: row.flow, beside))
 def _flows(console: Console, given: Given) -> list[overview.FlowRow]:
+    """All flows."""
     labels = labelled(given).items()
     with console.copy.query() as cache:
         rows = overview.flows(cache, checked=False)
@@ -47,164 +51,86 @@ def _flows(console: Console, given: Given) -> list[overview.FlowRow]:
     ]
 
 
+@READS.get("flow-show", "/flows/{flow}", shared_seconds=KEEP_SECONDS)
 def _flow(console: Console, given: Given) -> overview.FlowDetail:
+    """One flow: its text, tasks, and their events of the last 1, 5 and 15 minutes."""
     with console.copy.query() as cache:
         detail = overview.flow(cache, given["flow"], console.clock())
         counts = task_counts(cache, console.asking.counters, detail.tasks)
     return replace(detail, counts=counts)
 
 
+@READS.get("flow-history", "/flows/{flow}/history")
 def _history(console: Console, given: Given) -> list[history.RevisionRow]:
+    """The kept revisions of a flow; also of a deleted one."""
     with console.copy.query() as cache:
         return history.history(cache, given["flow"])
 
 
+@READS.get(
+    "flow-diff",
+    "/flows/{flow}/diff",
+    Parameter("old", "This revision; by default the one before the current.", Whole),
+    Parameter("new", "And this one; by default the current.", Whole),
+)
 def _difference(console: Console, given: Given) -> history.Difference:
+    """The difference of two revisions."""
     with console.copy.query() as cache:
         return history.difference(cache, given["flow"], given.get("old"), given.get("new"))
 
 
+@READS.get("flow-graph", "/flows/{flow}/graph", shared_seconds=KEEP_SECONDS)
 def _graph(console: Console, given: Given) -> FlowGraph:
+    """The way of events from sources to sinks, with the rates of the last minute."""
     with console.copy.query() as cache:
         detail = overview.flow(cache, given["flow"])
         counts = task_counts(cache, console.asking.counters, detail.tasks)
     return graph_of(parse_written(detail.text), rates_of(counts, console.clock()))
 
 
+@READS.get("flow-lag", "/flows/{flow}/lag", shared_seconds=KEEP_SECONDS)
 def _lag(console: Console, given: Given) -> LagOfFlow:
+    """How far a flow is behind, in each partition."""
     with console.copy.query() as cache:
         return lag_of_flow(cache, console.asking.accounts, given["flow"], console.clock())
 
 
+@READS.get("flow-counters", "/flows/{flow}/counters", shared_seconds=KEEP_SECONDS)
 def _counters(console: Console, given: Given) -> FlowCounters:
+    """Events that the sources of a flow accepted, refused and dropped; its rate limits."""
     with console.copy.query() as cache:
         return flow_counters(cache, console.asking.counters, given["flow"])[0]
 
 
+@READS.get("flow-rollout-status", "/flows/{flow}/rollout")
 def _rollout(console: Console, given: Given) -> RolloutStatus:
+    """How far the rollout of a flow is, and why the last one went back."""
     with console.copy.query() as cache:
         return overview.flow(cache, given["flow"]).rollout_status
 
 
-def _dead_letters(console: Console) -> DeadLetters:
-    if console.dead_letters is None:
-        raise UserError("this console reads no dead letters: use `flumeng flow dead`")
-    return console.dead_letters
-
-
-def _dead(console: Console, given: Given) -> Any:
+@READS.get("flow-dead-list", "/flows/{flow}/dead-letters", shared_seconds=KEEP_SECONDS)
+def _dead(console: Console, given: Given) -> DeadLetterTotals:
+    """The dead letters of a flow by place, revision and reason, if this host can read them."""
     with console.copy.query() as cache:
-        return _dead_letters(console).kinds(cache, given["flow"])
+        return cast(
+            "DeadLetterTotals", lent(console.connectors, "flow dead").kinds(cache, given["flow"])
+        )
 
 
+@READS.get(
+    "flow-dead-show",
+    "/flows/{flow}/dead-letters/newest",
+    Parameter(
+        "limit", "At most this many.", Annotated[int, Meta(ge=1, le=MOST_LETTERS)], default=20
+    ),
+    Parameter("dead_reason", "Only with this in the reason.", Name),
+    shared_seconds=KEEP_SECONDS,
+)
 def _letters(console: Console, given: Given) -> list[dict[str, Any]]:
+    """The newest dead letters of a flow, if this host can read them."""
     with console.copy.query() as cache:
-        texts = _dead_letters(console).newest(
+        texts = lent(console.connectors, "flow dead").newest(
             cache, given["flow"], given["limit"], given.get("dead_reason", "")
         )
     return [json.loads(text) for text in texts]
-
-
-READS = (
-    Read(
-        "flow-list",
-        "/flows",
-        "flumeng flow list",
-        "All flows.",
-        list[overview.FlowRow],
-        _flows,
-        (FLOW_STATE, LABELS),
-        Paging(lambda row: row.flow, beside),
-    ),
-    Read(
-        "flow-show",
-        "/flows/{flow}",
-        "flumeng flow show {flow}",
-        "One flow: its text, tasks, and their events of the last 1, 5 and 15 minutes.",
-        overview.FlowDetail,
-        _flow,
-        shared_seconds=KEEP_SECONDS,
-    ),
-    Read(
-        "flow-history",
-        "/flows/{flow}/history",
-        "flumeng flow history {flow}",
-        "The kept revisions of a flow; also of a deleted one.",
-        list[history.RevisionRow],
-        _history,
-    ),
-    Read(
-        "flow-diff",
-        "/flows/{flow}/diff",
-        "flumeng flow diff {flow}",
-        "The difference of two revisions.",
-        history.Difference,
-        _difference,
-        (
-            Parameter("old", "This revision; by default the one before the current.", Whole),
-            Parameter("new", "And this one; by default the current.", Whole),
-        ),
-    ),
-    Read(
-        "flow-graph",
-        "/flows/{flow}/graph",
-        "flumeng flow graph {flow}",
-        "The way of events from sources to sinks, with the rates of the last minute.",
-        FlowGraph,
-        _graph,
-        shared_seconds=KEEP_SECONDS,
-    ),
-    Read(
-        "flow-lag",
-        "/flows/{flow}/lag",
-        "flumeng flow lag {flow}",
-        "How far a flow is behind, in each partition.",
-        LagOfFlow,
-        _lag,
-        shared_seconds=KEEP_SECONDS,
-    ),
-    Read(
-        "flow-counters",
-        "/flows/{flow}/counters",
-        "flumeng flow counters {flow}",
-        "Events that the sources of a flow accepted, refused and dropped; its rate limits.",
-        FlowCounters,
-        _counters,
-        shared_seconds=KEEP_SECONDS,
-    ),
-    Read(
-        "flow-rollout-status",
-        "/flows/{flow}/rollout",
-        "flumeng flow rollout status {flow}",
-        "How far the rollout of a flow is, and why the last one went back.",
-        RolloutStatus,
-        _rollout,
-    ),
-    Read(
-        "flow-dead-list",
-        "/flows/{flow}/dead-letters",
-        "flumeng flow dead list {flow}",
-        "The dead letters of a flow by place, revision and reason, if this host can read them.",
-        DeadLetterTotals,
-        _dead,
-        shared_seconds=KEEP_SECONDS,
-    ),
-    Read(
-        "flow-dead-show",
-        "/flows/{flow}/dead-letters/newest",
-        "flumeng flow dead show {flow}",
-        "The newest dead letters of a flow, if this host can read them.",
-        list[dict[str, Any]],
-        _letters,
-        (
-            Parameter(
-                "limit",
-                "At most this many.",
-                Annotated[int, Meta(ge=1, le=MOST_LETTERS)],
-                default=20,
-            ),
-            Parameter("dead_reason", "Only with this in the reason.", Name),
-        ),
-        shared_seconds=KEEP_SECONDS,
-    ),
-)

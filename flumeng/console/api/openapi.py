@@ -17,8 +17,9 @@ from flumeng.console.actions.action import Action
 from flumeng.console.actions.table import ACTIONS
 from flumeng.console.api.answers import REVISION_TAG
 from flumeng.console.api.problems import Failure
-from flumeng.console.api.read import NAMES, Parameter, Read
+from flumeng.console.api.read import Parameter, Read
 from flumeng.console.api.reads import READS
+from flumeng.console.path_names import NAMES
 
 REFERENCE = "#/components/schemas/{name}"
 PROBLEM = "application/problem+json"
@@ -182,7 +183,7 @@ def _change(action: Action) -> dict[str, Any]:
         "operationId": action.name,
         "tags": [action.path.split("/")[1]],
         "summary": action.doc,
-        "description": f"On a terminal: `{' '.join(action.command_words)}`",
+        "description": f"On a terminal: `flumeng {action.command_words}`",
         "parameters": parameters,
         "requestBody": {
             "required": True,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from flumeng.console.console import Console
+from flumeng.console.path_names import names_in
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 
@@ -21,17 +23,7 @@ MOST_ROWS = 10_000
 Name = Annotated[str, Meta(min_length=1, max_length=300)]
 Whole = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Label = Annotated[str, Meta(pattern="^[^=]+=", max_length=300)]
-NAMES = {
-    "flow": "The name of a flow.",
-    "node": "The name of a node.",
-    "task": "The name of a task of the flow, such as collect.0.",
-    "journal": "The name of a journal.",
-    "cursor": "The name of a cursor.",
-    "site": "The name of another site.",
-    "key": "The key of a setting.",
-    "component": "The name of a source, filter, sink, or option of a flow.",
-}
-"""The names in paths."""
+Query = TypeVar("Query", bound=Callable[[Console, Given], Any])
 
 
 class BadParametersError(UserError):
@@ -81,27 +73,39 @@ class Paging:
     order: Callable[[str], Any] = str
 
 
+def in_flow(name: str) -> Paging:
+    """Return the pages of a list that is sorted by flow, then by this member of its rows."""
+    return Paging(
+        lambda row: f"{row.flow}/{getattr(row, name)}", lambda key: tuple(key.split("/", 1))
+    )
+
+
 @dataclass(frozen=True)
 class Read:
-    """``path``: below ``/api/v1``, with names in braces. ``command``: gives the same on a terminal.
-    ``answer``: the type that ``read`` returns. ``paging``: None for an answer that is given
-    whole. ``shared_seconds``: how long viewers share an equal answer that costs nodes or ZooKeeper
-    something; 0: not."""
+    """``name``: such as ``flow-show``. ``path``: below ``/api/v1``, with names in braces.
+    ``query``: its docstring and its annotation describe the answer. ``paging``: None for an
+    answer that is given whole. ``shared_seconds``: how long viewers share an equal answer that
+    costs nodes or ZooKeeper something; 0: not. ``command``: gives the same on a terminal."""
 
     name: str
     path: str
+    query: Callable[[Console, Given], Any]
+    parameters: tuple[Parameter, ...]
+    paging: Paging | None
+    shared_seconds: float
     command: str
-    doc: str
-    answer: Any
-    read: Callable[[Console, Given], Any]
-    parameters: tuple[Parameter, ...] = ()
-    paging: Paging | None = None
-    shared_seconds: float = 0.0
-    names: tuple[str, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        parts = self.path.split("/")
-        object.__setattr__(self, "names", tuple(p[1:-1] for p in parts if p.startswith("{")))
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.query) or ""
+
+    @property
+    def answer(self) -> Any:
+        return get_type_hints(self.query)["return"]
+
+    @property
+    def names(self) -> list[str]:
+        return names_in(self.path)
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -130,6 +134,30 @@ class Read:
         if problems:
             raise BadParametersError(problems)
         return given
+
+
+class Reads(list[Read]):
+    """A table of reads, which ``get`` adds to."""
+
+    def get(
+        self,
+        name: str,
+        path: str,
+        *parameters: Parameter,
+        paging: Paging | None = None,
+        shared_seconds: float = 0.0,
+        command: str = "",
+    ) -> Callable[[Query], Query]:
+        """Return a decorator that adds its function as a read. ``command``: by default the words of
+        the name, and the names in the path."""
+        words = [*name.split("-"), *(f"{{{each}}}" for each in names_in(path))]
+        command = f"flumeng {command or ' '.join(words)}"
+
+        def add(query: Query) -> Query:
+            self.append(Read(name, path, query, parameters, paging, shared_seconds, command))
+            return query
+
+        return add
 
 
 def expected(schema: Mapping[str, Any]) -> str:

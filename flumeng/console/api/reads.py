@@ -47,12 +47,12 @@ def _endpoint(read: Read) -> Callable[[Request], Response]:
 
 def _value(console: Console, read: Read, given: Given) -> Any:
     if not read.shared_seconds:
-        return read.read(console, given)
+        return read.query(console, given)
     own = tuple((name, value) for name, value in given.items() if name not in ("limit", "after"))
     if not read.paging:
         own = tuple(given.items())
     key = (read.name, *((name, str(value)) for name, value in own))
-    return console.shared.answer(key, lambda: read.read(console, given), read.shared_seconds)
+    return console.shared.answer(key, lambda: read.query(console, given), read.shared_seconds)
 
 
 def as_json(value: Any) -> Response:

@@ -9,17 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from flumeng.console.asking import ask_nodes
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
 from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged, listing, most_first
 from flumeng.console.pages.silence import silent
 from flumeng.control.commands import lease_breaks
-from flumeng.control.queries import cursors, fan_out, lag
-from flumeng.control.queries.acks import Positions
+from flumeng.control.queries import cursors
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.cursors import CursorDetail, CursorRow, HeldJournal
-from flumeng.control.queries.read_cache import ReadCache
-from flumeng.journal.serving.account import Account
 from zkschema import paths
 from zkschema.records import Break
 
@@ -64,17 +62,12 @@ KEYS: Keys[Row] = {
 }
 
 
-def _asked(console: Console, cache: ReadCache) -> tuple[Positions, dict[str, Account]]:
-    accounts, away = fan_out.ask_all(cache, console.pictures.look().accounts_at)
-    return Positions(accounts, away), lag.newest(accounts)
-
-
 def rows(console: Console) -> tuple[Sequence[Row], Sequence[Cause]]:
     """Return all cursors, which viewers share, and what cannot be read."""
 
     def make() -> tuple[Sequence[Row], Sequence[Cause]]:
         with console.copy.query() as cache:
-            where, accounts = _asked(console, cache)
+            where, accounts = ask_nodes(cache, console.pictures.look().accounts_at)
             there = {
                 (row.flow, row.cursor): row
                 for row in cursors.cursors(cache, where, accounts, console.clock())
@@ -97,7 +90,7 @@ def rows(console: Console) -> tuple[Sequence[Row], Sequence[Cause]]:
 
 def _detail(console: Console, flow: str, name: str) -> CursorDetail:
     with console.copy.query() as cache:
-        where, accounts = _asked(console, cache)
+        where, accounts = ask_nodes(cache, console.pictures.look().accounts_at)
         return cursors.detail(cache, where, accounts, console.clock(), (flow, name))
 
 

@@ -27,6 +27,7 @@ from flumeng.console.actions.table import action_named
 from flumeng.console.api.problems import status_of
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
+from flumeng.console.pages.forms import form_of
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands import requests
 from flumeng.control.commands.requests import OtherBodyError
@@ -72,8 +73,7 @@ class Shown:
 
 async def page(request: Request) -> Response:
     """Show the action, or do it if the form is complete, unchanged and confirmed."""
-    form: Mapping[str, Any] = await request.form() if request.method == "POST" else {}
-    texts = {name: value for name, value in form.items() if isinstance(value, str)}
+    texts = await form_of(request) if request.method == "POST" else {}
     return await run_in_threadpool(_answer, request, {**request.query_params, **texts})
 
 
@@ -130,15 +130,7 @@ def _digest(given: Given) -> str:
 
 
 def _done(console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked) -> Response:
-    doing.do(
-        console,
-        viewer,
-        action,
-        given,
-        reason=asked.reason,
-        if_revision=asked.revision,
-        key=asked.key,
-    )
+    doing.Change(console, viewer, action, given, asked.reason, asked.revision).do(asked.key)
     names = {name: given[name] for name in ("flow", "node") if name in given}
     query = urlencode({"request": doing.key_digest(viewer, asked.key), **names})
     return RedirectResponse(f"/do/{action.name}/done?{query}", HTTPStatus.SEE_OTHER)
@@ -147,17 +139,12 @@ def _done(console: Console, viewer: Viewer, action: Action, given: Given, asked:
 def _rehearse(
     console: Console, viewer: Viewer, action: Action, given: Given, asked: Asked, *, shown: Shown
 ) -> None:
+    revision = None if shown.refusal else asked.revision
+    change = doing.Change(console, viewer, action, given, asked.reason, revision)
     try:
         with console.copy.query() as cache:
-            shown.rehearsal = doing.rehearse(
-                console,
-                console.store if shown.refusal else cache,  # the copy may lag behind a refusal
-                viewer,
-                action,
-                given,
-                reason=asked.reason,
-                if_revision=None if shown.refusal else asked.revision,
-            )
+            # the copy may lag behind a refusal
+            shown.rehearsal = change.rehearse(console.store if shown.refusal else cache)
     except PreconditionError as error:  # the link or form is of an older revision
         _refuse(console, shown, error, given)
         _rehearse(console, viewer, action, given, asked, shown=shown)
@@ -250,15 +237,8 @@ def _render(
         key=asked.key if asked.key and not shown.used else secrets.token_urlsafe(18),
         csrf=viewer.csrf,
         may=not action.changes or viewer.may_change(action.flow(asked.texts)),
-        back=_back(action, asked.texts),
+        back=action.back(asked.texts),
     )
-
-
-def _back(action: Action, names: Mapping[str, str]) -> str:
-    try:
-        return action.back(names)
-    except KeyError:
-        return "/"
 
 
 def done(request: Request) -> Response:
@@ -278,7 +258,7 @@ def done(request: Request) -> Response:
         action=action,
         done=found,
         rows=rows,
-        back=_back(action, dict(request.query_params)),
+        back=action.back(request.query_params),
     )
 
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from flumeng.console.console import Console
+from flumeng.console.console import Console, lent
 from flumeng.console.drawing.graph import shortened
 from flumeng.console.pages.flow_seen import given, offer, page, see
 from flumeng.control.zookeeper import ReadableStore
@@ -39,21 +39,18 @@ def show(request: Request) -> Response:
     kinds: Mapping[str, Any] | None = None
     newest: Sequence[Mapping[str, Any]] = ()
     problem = ""
-    letters = console.dead_letters
-    if letters is None:
-        problem = "this console reads no dead letters: use `flumeng flow dead`"
-    else:
-        try:
-            kinds = _in_time(
-                console, ("dead", seen.name), lambda cache: letters.kinds(cache, seen.name)
-            )
-            newest = _in_time(
-                console,
-                ("dead sample", seen.name, reason),
-                lambda cache: [*map(_shown, letters.newest(cache, seen.name, SAMPLE, reason))],
-            )
-        except FlumengError as error:
-            problem = str(error)
+    try:
+        letters = lent(console.connectors, "flow dead")
+        kinds = _in_time(
+            console, ("dead", seen.name), lambda cache: letters.kinds(cache, seen.name)
+        )
+        newest = _in_time(
+            console,
+            ("dead sample", seen.name, reason),
+            lambda cache: [*map(_shown, letters.newest(cache, seen.name, SAMPLE, reason))],
+        )
+    except FlumengError as error:
+        problem = str(error)
     return page(
         request,
         "flow_dead.html",

@@ -21,7 +21,7 @@ from flumeng.config.document import MAX_BYTES
 from flumeng.config.flow_names import why_not_applied
 from flumeng.config.guarantees import promise
 from flumeng.console.api.reads import as_json
-from flumeng.console.console import Console
+from flumeng.console.console import Console, lent
 from flumeng.console.pages import rendering
 from flumeng.console.pages.flow_revisions import marked
 from flumeng.console.pages.flow_seen import FlowSeen, page, path_of, see
@@ -171,8 +171,7 @@ def tried(console: Console, text: str, lines: str) -> Sequence[Mapping[str, Any]
     events = events_of(lines)
     if not events:
         raise UserError("no event to try: paste lines into the field below, one event each")
-    if console.trials is None:
-        raise UserError("this console tries no filters: use `flumeng flow try --explain`")
+    trials = lent(console.trials, "flow try --explain")
     return [
         {
             "event": _bounded(each["event"]),
@@ -186,7 +185,7 @@ def tried(console: Console, text: str, lines: str) -> Sequence[Mapping[str, Any]
                 for step in each["steps"]
             ],
         }
-        for each in console.trials.explain(text, events)
+        for each in trials.explain(text, events)
     ]
 
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
 from flumeng.console.pictures import Picture
+from flumeng.console.verdict import of_flow
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.queries import history, overview
 from flumeng.control.queries.counters import CounterRow, TaskCounts, counters, task_counts
@@ -55,7 +56,8 @@ class Offer:
 @dataclass(frozen=True)
 class FlowSeen:
     """A flow as far as it can be read. ``row``: as in the last picture; ``detail``: None with the
-    ``problem`` why. ``since``: when the cause of its health began, seconds since the epoch."""
+    ``problem`` why. ``since``: when the cause of its health began, seconds since the epoch.
+    ``causes``: with advice, as the first page has them; empty while it has older ones."""
 
     name: str
     row: FlowRow | None
@@ -63,6 +65,7 @@ class FlowSeen:
     problem: str
     since: float | None = None
     timeline: Timeline = field(default_factory=lambda: Timeline(()))
+    causes: Sequence[tuple[str, str]] = ()
 
     @property
     def state(self) -> str:
@@ -101,9 +104,11 @@ def see(request: Request) -> FlowSeen:
             moments = timeline(cache, detail)
         except FlumengError as error:
             problem = cache.why(paths.flow(name)) or str(error)
-            return FlowSeen(name, row, None, problem)
+            return FlowSeen(name, row, None, problem, causes=of_flow(picture, name))
     since = began(detail, moments) or _since(picture, name)
-    return FlowSeen(name, row, detail, detail.problem, since, moments)
+    is_same = row is not None and row.health.cause == detail.health.cause
+    causes = of_flow(picture, name) if is_same else ()
+    return FlowSeen(name, row, detail, detail.problem, since, moments, causes)
 
 
 def _gone(console: Console, name: str) -> str:
@@ -201,7 +206,10 @@ def offers(request: Request, seen: FlowSeen) -> list[Offer]:
         )
     elif seen.state in ("suspended", "stopped"):
         verbs = iter((("Resume", "flow-resume", f"flow resume {name}"),))
+    rollout = seen.detail.rollout if seen.detail else None
+    back = (("Abort the rollout", "rollout-abort", f"flow rollout abort {name}"),)
     more = (
+        *(back if rollout else ()),
         ("Reset offsets", "flow-reset", f"flow reset {name}"),
         ("Delete", "flow-delete", f"flow delete {name}"),
     )

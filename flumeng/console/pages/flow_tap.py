@@ -20,13 +20,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from flumeng.config import SpecError, parse_written
-from flumeng.console.console import Console
+from flumeng.console.console import Console, lent
 from flumeng.console.drawing.graph import shortened
 from flumeng.console.pages.flow import tap_step
 from flumeng.console.pages.flow_seen import FlowSeen, given, page, see, whole
 from flumeng.console.pages.forms import form_of
 from flumeng.control.queries.flow_graph import graph_of
-from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.errors import FlumengError
 
 MOST_SECONDS, MOST_EVENTS = 60, 200
 STILL_SECONDS, STILL_EVENTS = 5, 50
@@ -125,10 +125,9 @@ def _tap(
     request: Request, flow: str, at: str | None, where: str | None, *, seconds: int, most: int
 ) -> Iterator[Event | None]:
     console: Console = request.app.state.console
-    if console.trials is None:
-        raise UserError("this console runs no taps: use `flumeng flow tap`")
+    trials = lent(console.trials, "flow tap")
     operator = console.operator(request.state.viewer, "")
-    return console.trials.tap(operator, flow, at=at, where=where, seconds=float(seconds), most=most)
+    return trials.tap(operator, flow, at=at, where=where, seconds=float(seconds), most=most)
 
 
 async def _each(tap: Iterator[Event | None]) -> AsyncIterator[Event | None]:

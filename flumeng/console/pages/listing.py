@@ -1,5 +1,7 @@
-"""What all lists share: pages of rows, a search, and an order, chosen by the parameters of the URL.
-Rows are chosen here, so that a page stays small with any number of rows."""
+"""The parts of all lists: pages of rows, a search and an order, by the parameters of the URL.
+
+Rows are chosen here, so that a page stays small with any number of rows.
+"""
 
 from __future__ import annotations
 

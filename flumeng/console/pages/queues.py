@@ -9,18 +9,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from flumeng.console.asking import ask_nodes
 from flumeng.console.console import Console
 from flumeng.console.pages import rendering
 from flumeng.console.pages.listing import PAGE_ROWS, Keys, damaged, listing, most_first
 from flumeng.console.pages.silence import silent
 from flumeng.control.commands.lookup import require_flow
-from flumeng.control.queries import fan_out, lag, queues
+from flumeng.control.queries import queues
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.flow_health import UNREADABLE
 from flumeng.control.queries.queues import ItemRow, LaneRow, QueueRow
 from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Unreadable
-from flumeng.journal.serving.account import Account
 from zkschema import paths
 
 MOST_ITEMS = 1000
@@ -48,15 +48,11 @@ class Lanes:
     problem: str
 
 
-def _accounts(console: Console, cache: ReadCache) -> dict[str, Account]:
-    answers, _ = fan_out.ask_all(cache, console.pictures.look().accounts_at)
-    return lag.newest(answers)
-
-
 def _queues(console: Console) -> tuple[list[QueueRow], list[Cause]]:
     def make() -> tuple[list[QueueRow], list[Cause]]:
         with console.copy.query() as cache:
-            return queues.overview(cache, _accounts(console, cache)), damaged(cache, *KINDS)
+            _, accounts = ask_nodes(cache, console.pictures.look().accounts_at)
+            return queues.overview(cache, accounts), damaged(cache, *KINDS)
 
     return console.shared.answer("queues", make)
 
@@ -68,7 +64,8 @@ def _queue(console: Console, flow: str) -> Lanes:
         if head is None or isinstance(head, Unreadable):
             why = str(head) if head else "no source of it that finds items has run yet"
             return Lanes(state, None, (), (), damaged(cache, *KINDS), why)
-        lanes = queues.lanes_of(cache, [flow], _accounts(console, cache))
+        _, accounts = ask_nodes(cache, console.pictures.look().accounts_at)
+        lanes = queues.lanes_of(cache, [flow], accounts)
         return Lanes(
             state=state,
             total=queues.totals(lanes, state) if lanes else None,

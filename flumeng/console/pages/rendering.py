@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, Response
 
 from flumeng import __version__
 from flumeng.console.drawing.sparklines import sparkline
+from flumeng.console.linking import linked
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.links import amount, span
 
@@ -42,6 +43,7 @@ def _environment() -> jinja2.Environment:
         "seconds": seconds,
         "amount": amount,
         "sparkline": sparkline,
+        "linked": linked,
     }
     return environment
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flumeng.control.queries.task_status import TaskRow
 from zkschema.records import COLLECT, DISCOVER
 
+ROOM = "start a node that may run it (role, labels, capacity), or change the flow"
 MEND = "fix the cause; the task is retried automatically"
 UNREADABLE = "unreadable"
 """The state of a flow whose record cannot be read."""
@@ -85,8 +86,11 @@ def _of_late(late: Sequence[TaskRow], *, running: bool) -> FlowHealth:
         if task.state == "failed":
             why = f"task {task.key} has failed: {task.why}"
             return FlowHealth(now, "tasks fail", why, MEND)
-    why = f"task {late[0].key} is {late[0].state}" if late else "no collect task is planned yet"
-    return FlowHealth(now, "creating tasks", why, "wait")
+    if not late:
+        return FlowHealth(now, "creating tasks", "no collect task is planned yet", "wait")
+    why = f"task {late[0].key} is {late[0].state}" + (f": {late[0].why}" if late[0].why else "")
+    advice = ROOM if late[0].state == "waiting" else "wait"
+    return FlowHealth(now, "creating tasks", why, advice)
 
 
 def _of_discovery(task: TaskRow, *, has_partitions: bool) -> FlowHealth:

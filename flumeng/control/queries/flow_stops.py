@@ -75,7 +75,8 @@ def _sources_of(graph: FlowGraph, source: str) -> list[str]:
 
 
 def _named(graph: FlowGraph, why: str) -> list[str]:
-    """Return the parts that an error names: by place, or by component at its start."""
+    """Return the parts that an error names: by place, or by component at its start, as in
+    ``files: ...`` and ``the lookup table ...``."""
     parts = [node for node in graph.nodes if node.kind in PARTS]
     by_place = [
         node for node in parts if node.place and re.search(rf"(?<!\w){re.escape(node.place)}", why)
@@ -83,7 +84,7 @@ def _named(graph: FlowGraph, why: str) -> list[str]:
     if by_place:
         longest = max(len(node.place) for node in by_place)
         return [node.id for node in by_place if len(node.place) == longest]
-    component = why.partition(":")[0]
+    component = why.removeprefix("the ").split(" ")[0].rstrip(":")
     return [node.id for node in parts if _component(node) == component and node.kind != "branch"]
 
 

@@ -25,7 +25,7 @@ from flumeng.control.queries import (
 )
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.causes import Cause, of_unreadable
-from flumeng.control.queries.flow_health import flow_health
+from flumeng.control.queries.flow_health import ROOM, flow_health
 from flumeng.control.queries.lag import FlowLag
 from flumeng.control.queries.overview import FlowRow, NodeRow
 from flumeng.control.queries.read_cache import ReadCache
@@ -39,6 +39,8 @@ from zkschema.records import ABORTED, COLLECT, DISCOVER, LiveMaster
 
 Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
 """The accounts of a worker's journals, and the counters of its sources."""
+ENDED = "ended with code"
+"""How a node reports a child process that ended, before its exit code."""
 HELD_SECONDS = 5.0
 """A source held for a shorter time is not reported: it may be a burst."""
 TROUBLE_ADVICE = {
@@ -107,7 +109,7 @@ def survey(
         *failovers.causes(cache, held, now),
         *links.causes_of_links(linked, states, now, failovers.paused(cache)),
         *_of_flows(flows, cache, links.excused(linked)),
-        *_of_held(answers_by_node, cache),
+        *_of_held(answers_by_node, cache, states),
         *_of_lost(answers_by_node),
         *queues.causes(cache),
         *_of_replicas(cache, nodes, acks),
@@ -168,17 +170,22 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
     }
 
 
-def _of_held(nodes: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
+def _of_held(
+    nodes: Mapping[str, Mapping[str, Answer]], store: ReadableStore, states: Mapping[str, str]
+) -> Iterator[Cause]:
     for node, answers in sorted(nodes.items()):
         for _, counted in answers.values():
             for row in counted:
                 if row.get("held_by") and row.get("held_seconds", 0.0) >= HELD_SECONDS:
                     readers = ", ".join(readers_of(store, row["flow"]))
                     others = readers and f", or {readers} (`flumeng cursor list {row['flow']}`)"
+                    remedy = f"find out why the flow is behind (`flumeng flow lag {row['flow']}`)"
+                    if states.get(row["flow"]) == "suspended":
+                        remedy = f"resume the paused flow (`flumeng flow resume {row['flow']}`)"
                     yield Cause(
                         f"flow {row['flow']}: {row['source']} on node {node} has accepted nothing "
                         f"for {row['held_seconds']:.0f} s: {row['held_by']}",
-                        f"senders wait; free space, or find out why the flow is behind{others}",
+                        f"senders wait; {remedy}, or free space{others}",
                         about=f"flow {row['flow']}: {row['source']} on node {node} takes nothing",
                     )
 
@@ -284,12 +291,7 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
             )
         if node.live:
             for subject, why in node.problems.items():
-                yield Cause(
-                    f"node {node.node}: {subject}: {why}",
-                    f"see its event log, `flumeng node story {node.node}`; for an unreadable znode "
-                    "`flumeng schema verify`",
-                    about=f"node {node.node}: {subject}",
-                )
+                yield _of_node_problem(node.node, subject, why)
         if node.node in silent:
             yield Cause(
                 f"node {node.node} has not answered at {node.address} within "
@@ -298,6 +300,22 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
                 "reachable from here",
                 about=f"node {node.node} has not answered",
             )
+
+
+def _of_node_problem(node: str, subject: str, why: str) -> Cause:
+    log = f"its event log, `flumeng node story {node}`"
+    if why.startswith(ENDED):
+        return Cause(
+            f"node {node}: its process {subject} {why}",
+            f"the node restarts it; if it ends again, see the node's log and {log}; code -9 often "
+            "means that the host's memory ran out",
+            about=f"node {node}: {subject}",
+        )
+    return Cause(
+        f"node {node}: {subject}: {why}",
+        f"see {log}; for an unreadable znode `flumeng schema verify`",
+        about=f"node {node}: {subject}",
+    )
 
 
 def _of_flows(
@@ -340,7 +358,7 @@ def _of_flows(
             if task.kind == DISCOVER and (flow.flow, task.why) in excused:
                 continue
             if task.state != "running" and (flow.state == "running" or task.kind != COLLECT):
-                yield _of_task(task)
+                yield _of_task(task, flow)
             elif task.health:
                 yield Cause(
                     f"task {task.key} has failed several times in a row, and has not run long "
@@ -358,8 +376,8 @@ def _of_flows(
                 yield Cause(
                     f"task {task.key} runs with problems: {task.why}",
                     "other partitions and sinks go on, and these too once they are repaired: for "
-                    "damage see docs/how-to/damaged-journal.md, for sinks "
-                    "docs/how-to/batch-that-cannot-finish.md",
+                    "damage see `docs/how-to/damaged-journal.md`, for sinks "
+                    "`docs/how-to/batch-that-cannot-finish.md`",
                     about=f"task {task.key}: troubles",
                 )
 
@@ -374,21 +392,27 @@ def _of_standbys(task: TaskRow) -> Iterator[Cause]:
             )
 
 
-def _of_task(task: TaskRow) -> Cause:
+def _of_task(task: TaskRow, flow: FlowRow) -> Cause:
     advice = {
         "down": "start its node, or wait until a master moves the task",
         "starting": "wait; if this stays, see the node's log",
         "draining": "wait: it moves to another node",
-        "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
-        "retrying": "check that the sink is up and reachable from the task's node; the task "
-        "retries automatically (docs/how-to/batch-that-cannot-finish.md)",
+        "waiting": ROOM,
+        "retrying": "check that the sink in the error is up and reachable from the task's node; "
+        "the task retries automatically (`docs/how-to/batch-that-cannot-finish.md`)",
         "failed": "fix the cause; the task is retried automatically",
         "stopped": "see the node's log",
         "unknown": "see the problem of its node's status record",
     }
     state = f"task {task.flow}/{task.task} is {task.state}"
+    remedy = advice.get(task.state, advice["stopped"])
+    rollout = flow.rollout
+    if rollout and task.wanted == rollout.revision and task.state in ("retrying", "failed"):
+        state += f" with the new revision {rollout.revision}"
+        remedy = (
+            f"`flumeng flow rollout abort {flow.flow}` goes back to revision {rollout.before}; if "
+            f"the new revision is not to blame, {remedy}"
+        )
     return Cause(
-        f"{state}: {task.why}" if task.why else state,
-        advice.get(task.state, advice["stopped"]),
-        about=f"task {task.flow}/{task.task}",
+        f"{state}: {task.why}" if task.why else state, remedy, about=f"task {task.flow}/{task.task}"
     )

@@ -82,7 +82,7 @@ def of_kept(
         shown_state = f" ({state})" if state not in ("", "running") else ""
         subject = f"flow {reader}" if state else f"the reader {reader}"
         yield Cause(
-            f"journal {fullest.journal}{more} of flow {owner} keeps {fullest.events} events that "
+            f"journal {fullest.journal}{more} of flow {owner} keeps {fullest.events:,} events that "
             f"{subject}{shown_state} has not read, {fullest.share:.0%} of `max_bytes`; at 100% "
             f"the senders of flow {owner} wait",
             _advice(reader, owner, state),

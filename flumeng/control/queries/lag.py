@@ -102,7 +102,7 @@ def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
     trend = f"; the lag is {lag.trend}" if lag.trend else ""
     reason, advice = _reason(flow.tasks, lag)
     yield Cause(
-        f"flow {flow.flow} is behind: {lag.events} events wait{oldest}{limit}{trend}: {reason}",
+        f"flow {flow.flow} is behind: {lag.events:,} events wait{oldest}{limit}{trend}: {reason}",
         advice,
         about=f"flow {flow.flow}: lag",
     )

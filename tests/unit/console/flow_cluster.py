@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from flumeng.connectors.dead_letters.console import ConsoleConnectors
 from flumeng.console.app import make_app
 from flumeng.console.asking import Asking
 from flumeng.console.console import Console
@@ -101,7 +102,7 @@ class FakeTrials:
 
 
 @dataclass
-class FakeLetters:
+class FakeLetters(ConsoleConnectors):
     """Dead letters of any flow; ``error`` is raised instead."""
 
     counted: Mapping[str, Any] = field(default_factory=dict)
@@ -151,7 +152,7 @@ class Cluster:
             clock=self.clock,
             monotonic=self.clock,
             trials=self.trials,
-            dead_letters=self.letters,
+            connectors=self.letters,
         )
 
     def _accounts(self, _address: str) -> Mapping[str, Account]:

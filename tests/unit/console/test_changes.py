@@ -279,6 +279,13 @@ def test_a_viewer_may_change_nothing(store: FakeStore, name: str) -> None:
     assert store.dump() == dump
 
 
+def test_a_viewer_is_refused_where_nothing_would_change(store: FakeStore) -> None:
+    client = client_of(store, Viewer("eve"))
+    for query in ("", "?dry-run=true"):
+        assert post(client, f"/flows/web/resume{query}").status_code == 403
+    assert post(client, "/flows/validate", {"text": FLOW}).status_code == 200
+
+
 def test_an_operator_of_some_flows_changes_these_alone(store: FakeStore) -> None:
     own = client_of(store, Viewer("eve", "operator", flows=("we*",)))
     assert post(own, "/flows/web/pause").status_code == 200

@@ -252,3 +252,10 @@ def test_a_lost_node_is_given_up_with_what_it_had(store: FakeStore, client: Test
     assert page.status_code == 200
     assert "node n3 is removed with its journals" in page.text
     assert "--discard" in page.text
+
+
+def test_why_a_form_was_refused_stays_until_it_was_read(store: FakeStore) -> None:
+    client = client_of(store, IN_SESSION)
+    refused = client.post("/do/flow-pause", data={"flow": "web", "csrf": "another"})
+    assert "not of your session" in refused.text
+    assert "data-still" in refused.text, "a refresh would show an empty form in its place"

@@ -45,7 +45,7 @@ def large() -> Iterator[TestClient]:
 def test_an_empty_cluster_says_what_to_do() -> None:
     page = _client(new_cluster()).get("/").text
     assert "no master is live" in page
-    assert "start `flumeng master`" in page
+    assert "start <code>flumeng master</code>" in page
 
 
 def test_it_has_the_worst_flows_and_links_the_others(large: TestClient) -> None:

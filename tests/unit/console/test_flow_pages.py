@@ -28,9 +28,9 @@ def cluster() -> Cluster:
 def test_the_head_says_what_is_wrong_since_when_and_what_to_do(cluster: Cluster) -> None:
     page = text_of(cluster.page("/flows/web"))
     assert "Flow web: running (retrying)" in page
-    assert "task web/collect.0: elasticsearch: Connection refused" in page
+    assert "task web/collect.0 is retrying: elasticsearch: Connection refused" in page
     assert "Since 2023-11-14 22:08:20 UTC" in page, "by the event log of the node"
-    assert "fix the cause; the task is retried automatically" in page
+    assert "Next: check that the sink in the error is up" in page
     assert "1 by ann, 2023-11-14 21:56:40 UTC : the first" in page
     assert "700 events" in page
 
@@ -93,7 +93,7 @@ def test_actions_fit_the_state_and_show_their_command_lines(cluster: Cluster) ->
     paused = cluster.page("/flows/web")
     assert 'href="/do/flow-resume?flow=web"' in paused
     assert "flow-pause" not in paused
-    assert "an operator paused it" in text_of(paused)
+    assert "flow web is paused and delivers nothing, by ann" in text_of(paused)
 
 
 def test_an_unknown_flow_is_a_404_with_the_nearest_name(cluster: Cluster) -> None:

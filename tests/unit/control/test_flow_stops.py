@@ -87,3 +87,11 @@ def test_a_batch_that_is_tried_again_stops_at_the_only_sink() -> None:
     drawn = graph_of(parse_written("flow: web\nsources: [generate: {}]\nsinks: [noop]\n"))
     found = stops(drawn, "running", [task("retrying", "POST http://h/: no answer")])
     assert named(found, drawn) == {"noop": "stopped"}
+
+
+def test_a_lookup_table_that_is_missing_stops_the_events_at_its_filter() -> None:
+    table = '{csv: /t.csv, schema: "host STRING"}'
+    text = FLOW.replace("[parse: {format: syslog}]", f"[lookup: {{on: [host], table: {table}}}]")
+    drawn = graph_of(parse_written(text))
+    found = stops(drawn, "running", [task("retrying", "the lookup table /t.csv: no such file")])
+    assert named(found, drawn) == {"lookup host": "stopped"}

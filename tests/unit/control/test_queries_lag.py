@@ -135,7 +135,7 @@ def test_lag_limit_is_that_of_the_flow(shell: Shell) -> None:
 def test_a_frozen_collector_is_seen_though_its_task_runs(shell: Shell) -> None:
     shell.node_accounts[ADDRESS] = {JOURNAL: account(65, acked=100, safe=16_550, before=(100, 200))}
     (what,) = behind(shell)
-    assert "16450 events wait, the oldest for 65 s; the lag is growing" in what
+    assert "16,450 events wait, the oldest for 65 s; the lag is growing" in what
     assert "acked nothing for a minute: a collector hangs" in what
 
 
@@ -160,10 +160,12 @@ def test_held_source_is_named_with_its_cause(shell: Shell) -> None:
     assert cause["what"] == (
         "flow web: tail on node n1 has accepted nothing for 31 s: the disk is full"
     )
-    assert cause["advice"].endswith("find out why the flow is behind")
+    assert cause["advice"] == (
+        "senders wait; find out why the flow is behind (`flumeng flow lag web`), or free space"
+    )
     FakeStore(shell.tree).write(paths.cursor("web", "report"), None, ABSENT)
     (cause,) = status(shell)["causes"]
-    assert cause["advice"].endswith("is behind, or report (`flumeng cursor list web`)")
+    assert cause["advice"].endswith("or free space, or report (`flumeng cursor list web`)")
 
 
 def test_cause_keeps_its_key_though_its_numbers_change(shell: Shell) -> None:
