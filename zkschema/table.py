@@ -60,6 +60,10 @@ ROOT = Access(create="operator")
 """Access to the chroot: the first push creates ``/push``."""
 
 
+class ZnodeNameError(ValueError):
+    """A name that no znode can have."""
+
+
 @dataclass(frozen=True)
 class Row(Generic[R_co]):
     """One kind of znode. ``size_bytes`` bounds its data; ``record`` is None for a folder."""
@@ -74,12 +78,12 @@ class Row(Generic[R_co]):
     access: Access = Access()
 
     def __call__(self, *names: str) -> ZPath[R_co]:
-        """Return the path for ``names``. Raises ValueError for a name not allowed in a path."""
+        """Return the path for ``names``. Raises ZnodeNameError."""
         expected = self._template.count("%s")
         assert len(names) == expected, f"{self.pattern} takes {expected} names, got {names}"
         for name in names:
             if not NAME.fullmatch(name):
-                raise ValueError(
+                raise ZnodeNameError(
                     f"{name!r} cannot be the name of a znode: expected 1 to 200 letters, digits "
                     "and any of ._:@=+~-, but not . or .."
                 )

@@ -52,6 +52,7 @@ from flumeng.console.who.proofs import Who
 from flumeng.console.who.refusals import LogInError, TooManyError
 from flumeng.console.who.viewers import Viewer
 from flumeng.platform.errors import FlumengError
+from zkschema.table import ZnodeNameError
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,11 @@ def make_app(
             Middleware(GZipMiddleware, minimum_size=1000),
             Middleware(Identified, identify=identify),
         ],
-        exception_handlers={FlumengError: _failed, HTTPException: _refused},
+        exception_handlers={
+            FlumengError: _failed,
+            HTTPException: _refused,
+            ZnodeNameError: _unnamed,
+        },
     )
     app.state.console, app.state.who = console, who
     return app
@@ -236,6 +241,10 @@ def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, TooManyError):
         response.headers["retry-after"] = str(math.ceil(error.seconds))
     return response
+
+
+def _unnamed(request: Request, error: Exception) -> Response:
+    return _answer(request, HTTPStatus.NOT_FOUND, str(error))
 
 
 def _refused(request: Request, error: Exception) -> Response:

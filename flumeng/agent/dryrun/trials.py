@@ -30,7 +30,7 @@ RATE = 20
 START_SECONDS = 15.0
 EXPLAIN_SECONDS = 20.0
 ANSWER_SECONDS = 1.0
-WAITING_LINES = 100
+WAITING_LINES = 4
 LINE_BYTES = 2 << 20
 COMMAND = (sys.executable, "-m", "flumeng.agent.dryrun.trial_process")
 

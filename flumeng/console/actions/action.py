@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from flumeng.control.zookeeper import ReadableStore
 Given = Mapping[str, Any]
 """The names in the path, and the fields, with the types of their schemas."""
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:@=+~-]{1,200}$")]
+Name = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}(?!\n)$")]
 Text = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
-Line = Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*$")]
+Line = Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f]*(?!\n)$")]
 Reason = Annotated[str, Meta(max_length=1000)]
 Number = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""JSON can have it, and no page or terminal can show it."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,13 @@ class Field:
         if text and self.schema.get("type") == "array":
             value = str(value).split()
         try:
-            return msgspec.convert(value, self.type, strict=not text)
+            read = msgspec.convert(value, self.type, strict=not text)
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from error
+        for each in read if isinstance(read, list) else (read,):
+            if isinstance(each, str) and LONE_SURROGATE.search(each):
+                raise ValueError("a surrogate without its pair is no character")
+        return read
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,9 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
     given = dict(read_fields(fields, {**values, **request.path_params}))
     reason = given.pop("reason", "")
     if_revision = _precondition(action, request)
+    key = request.headers.get("idempotency-key", "")
+    if "idempotency-key" in request.headers and not KEY.fullmatch(key):
+        raise HeaderError("Idempotency-Key has 1 to 200 visible characters of ASCII")
     change = Change(console, viewer, action, given, reason, if_revision)
     if _is_dry_run(request):
         with console.copy.query() as cache:
@@ -100,9 +103,6 @@ def _done(action: Action, request: Request, body: bytes) -> Response:
                 "preview": seen.foreseen.preview,
             },
         )
-    key = request.headers.get("idempotency-key", "")
-    if "idempotency-key" in request.headers and not KEY.fullmatch(key):
-        raise HeaderError("Idempotency-Key has 1 to 200 visible characters of ASCII")
     outcome = change.do(key)
     return _with_etag(outcome.revision, outcome.answer)
 
@@ -133,6 +133,8 @@ def _precondition(action: Action, request: Request) -> int | None:
     if (absent := request.headers.get("if-none-match")) is not None:
         if absent != "*":
             raise HeaderError(f"If-None-Match of a change is *, not {absent}")
+        if wanted is not None:
+            raise HeaderError("If-Match and If-None-Match exclude each other")
         wanted = etag(0)
     if wanted is None:
         return None

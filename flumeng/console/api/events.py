@@ -147,6 +147,9 @@ def event(picture: Picture, changed: tuple[Iterable[str], Iterable[str]] | None)
 
 
 async def endpoint(request: Request) -> Response:
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    if request.method == "HEAD":
+        return Response(media_type="text/event-stream", headers=headers)
     console: Console = request.app.state.console
     listeners = _listeners(request)
     if listeners.count >= MOST_LISTENERS:
@@ -160,7 +163,7 @@ async def endpoint(request: Request) -> Response:
     return StreamingResponse(
         _texts(listeners, seen if seen <= latest else 0),
         media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        headers=headers,
     )
 
 

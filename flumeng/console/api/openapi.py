@@ -30,17 +30,20 @@ FAILURES: Mapping[HTTPStatus, str] = {
     HTTPStatus.NOT_FOUND: "There is no such thing; the sentence has the nearest name.",
     HTTPStatus.CONFLICT: "Something changed meanwhile, or its state does not allow this.",
     HTTPStatus.PRECONDITION_FAILED: "The flow is at another revision, which revision names.",
+    HTTPStatus.REQUEST_TIMEOUT: "The body did not come in time.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not application/json.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "This cannot be answered; the sentence says why.",
     HTTPStatus.TOO_MANY_REQUESTS: "The client asks too often; see Retry-After.",
     HTTPStatus.INTERNAL_SERVER_ERROR: "A stored record is damaged, or the console failed.",
     HTTPStatus.SERVICE_UNAVAILABLE: "ZooKeeper or a node does not answer; see Retry-After.",
 }
-CHANGES_ONLY = {
-    HTTPStatus.CONFLICT,
-    HTTPStatus.PRECONDITION_FAILED,
+OF_BODIES = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-}
+)
+CHANGES_ONLY = {HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED, *OF_BODIES}
 AWAY = {
     "description": "Since when ZooKeeper has not answered, in seconds since the epoch. The answer "
     "then has the records seen before, and the nodes' answers of now.",
@@ -166,7 +169,7 @@ def _read(read: Read, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _change(action: Action) -> dict[str, Any]:
-    also = [HTTPStatus.UNSUPPORTED_MEDIA_TYPE]
+    also = [*OF_BODIES]
     parameters = [_in_path(name) for name in action.names]
     if action.changes:
         also += [HTTPStatus.CONFLICT]

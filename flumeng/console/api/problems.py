@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from typing import Any, TypedDict
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from flumeng.console.api.read import BadParametersError
 from flumeng.console.who.refusals import (
@@ -74,17 +75,18 @@ def status_of(error: FlumengError) -> HTTPStatus:
     )
 
 
-def problem(status: HTTPStatus, detail: str, **more: Any) -> JSONResponse:
+def problem(status: HTTPStatus, detail: str, **more: Any) -> Response:
     """Return the answer for an error. ``more``: members of its own, such as ``problems``."""
-    return JSONResponse(
-        {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail, **more},
+    values = {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}
+    return Response(
+        json.dumps({**values, **more}),
         status,
         {"retry-after": str(RETRY_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else None,
         media_type="application/problem+json",
     )
 
 
-def problem_of(error: FlumengError, away_since: float | None = None) -> JSONResponse:
+def problem_of(error: FlumengError, away_since: float | None = None) -> Response:
     """Return the answer for an error of flumeng. ``away_since``: when ZooKeeper went away."""
     more: dict[str, Any] = {}
     if isinstance(error, BadParametersError):

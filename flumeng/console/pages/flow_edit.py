@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from flumeng.config import FlowSpec, Problem, SpecError, check_flow
 from flumeng.config.document import MAX_BYTES
 from flumeng.config.flow_names import why_not_applied
 from flumeng.config.guarantees import promise
+from flumeng.console.api.reads import as_json
 from flumeng.console.console import Console, lent
 from flumeng.console.pages import rendering
 from flumeng.console.pages.flow_revisions import marked
@@ -225,9 +226,7 @@ async def check(request: Request) -> Response:
     form = await form_of(request)
     flow = request.path_params.get("flow")
     found = await run_in_threadpool(checked, form.get("text", "").replace("\r\n", "\n"), flow)
-    return JSONResponse(
-        {"problems": [asdict(each) for each in found.problems], "promises": [*found.promises]}
-    )
+    return as_json({"problems": found.problems, "promises": found.promises})
 
 
 ROUTES = [

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -217,15 +217,17 @@ def offers(request: Request, seen: FlowSeen) -> list[Offer]:
 
 
 def offer(title: str, action: str, command: str, **given: object) -> Offer:
-    query = urlencode({name: str(value) for name, value in given.items()})
+    query = rendering.urlencoded({name: str(value) for name, value in given.items()})
     return Offer(title, f"/do/{action}?{query}", f"flumeng {command}")
 
 
 def path_of(flow: str, part: str = "", **query: object) -> str:
     """Return the path of a flow's page; that of a flow named ``new`` ends with a slash."""
-    path = f"/flows/{quote(flow, safe='')}" + (f"/{part}" if part else "/" if flow == "new" else "")
+    path = f"/flows/{quote(flow, '', errors=rendering.NO_TEXT)}" + (
+        f"/{part}" if part else "/" if flow == "new" else ""
+    )
     given = {name: str(value) for name, value in query.items() if value not in ("", None)}
-    return path + (f"?{urlencode(given)}" if given else "")
+    return path + (f"?{rendering.urlencoded(given)}" if given else "")
 
 
 def page(request: Request, template: str, seen: FlowSeen, part: str, **values: Any) -> Response:

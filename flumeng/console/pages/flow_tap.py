@@ -96,11 +96,13 @@ async def stream(request: Request) -> Response:
     """Server-sent events: each event of the flow as JSON text, then ``end`` with a sentence."""
     if request.headers.get("sec-fetch-site") in OTHER_SITES:
         raise HTTPException(HTTPStatus.FORBIDDEN, "a page of another site may not tap")
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    if request.method == "HEAD":
+        return Response(media_type="text/event-stream", headers=headers)
     seen = await run_in_threadpool(see, request)
     at, where = _asked(request.query_params)
     seconds = min(whole(request, "seconds", MOST_SECONDS, least=1), MOST_SECONDS)
     tap = _tap(request, seen.name, at, where, seconds=seconds, most=MOST_EVENTS)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_sent(tap), media_type="text/event-stream", headers=headers)
 
 

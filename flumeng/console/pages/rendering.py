@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jinja2
 from markupsafe import Markup
@@ -21,6 +22,8 @@ from flumeng.console.pictures import Picture
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.links import amount, span
 
+NO_TEXT = "backslashreplace"
+"""Bytes of a file name or an argument that are no UTF-8 are shown as in ``\\udcff``."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -35,6 +38,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals["version"] = __version__
     environment.filters |= {
+        "urlencode": urlencoded,
         "utc": utc,
         "number": number,
         "seconds": seconds,
@@ -60,7 +64,7 @@ def page(
         **values,
     }
     html = _environment().get_template(template).render(shown)
-    return HTMLResponse(html, status)
+    return HTMLResponse(_bytes(html), status)
 
 
 def shared_page(
@@ -91,7 +95,18 @@ def shared_page(
 
 def bare(template: str, status: HTTPStatus, **values: Any) -> Response:
     """Return a page that shows nothing of the cluster, for those who may not look."""
-    return HTMLResponse(_environment().get_template(template).render(**values), status)
+    return HTMLResponse(_bytes(_environment().get_template(template).render(**values)), status)
+
+
+def _bytes(html: str) -> bytes:
+    return html.encode(errors=NO_TEXT)
+
+
+def urlencoded(value: str | Mapping[str, str]) -> str:
+    """Return a part of a path, or a query."""
+    if isinstance(value, Mapping):
+        return urlencode(value, errors=NO_TEXT)
+    return quote(value, errors=NO_TEXT)
 
 
 def utc(time: float) -> Markup:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
+from functools import partial
+from urllib.parse import quote as quote_text
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -16,6 +17,8 @@ from flumeng.console.pages.listing import parameters
 
 SHOWN = 20
 """Hits of a kind that a page shows."""
+
+quote = partial(quote_text, errors=rendering.NO_TEXT)
 
 
 @dataclass(frozen=True)

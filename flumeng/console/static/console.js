@@ -19,18 +19,36 @@ function refresh() {
   htmx.ajax("GET", location.href, { target: "#main", select: "#main", swap: "outerMorph" });
 }
 
+// A browser opens six connections to a host in all: only the page that is seen keeps one.
+let events = null;
+
 function follow() {
-  const events = new EventSource("/api/v1/events");
+  if (events || document.hidden) return;
+  events = new EventSource("/api/v1/events");
   events.addEventListener("picture", refresh);
   events.onerror = () => {
     document.body.classList.add("cut");
-    if (events.readyState === EventSource.CLOSED) setTimeout(follow, PAUSE_MS);
+    if (events?.readyState === EventSource.CLOSED) {
+      leave();
+      setTimeout(follow, PAUSE_MS);
+    }
   };
   events.onopen = () => document.body.classList.remove("cut");
 }
 
+function leave() {
+  if (events) events.close();
+  events = null;
+}
+
 document.addEventListener("htmx:after:swap", () => localTimes(document));
-document.addEventListener("visibilitychange", refresh);
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return leave();
+  follow();
+  refresh();
+});
+window.addEventListener("pagehide", leave);
+window.addEventListener("pageshow", follow);
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, textarea, select");
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {

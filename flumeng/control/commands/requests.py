@@ -22,8 +22,6 @@ KEPT_SECONDS = 86_400.0
 """How long a key counts, as long as the audit keeps the entry."""
 ANSWER_BYTES = 4096
 KEY_CHARACTERS = 32
-CLOCKS_SECONDS = 3600.0
-"""How much the clocks of two consoles may differ."""
 
 
 class OtherBodyError(UserError):
@@ -103,14 +101,13 @@ def find(store: Store, request: Request, now: float) -> Done | None:
 
 
 def entries(store: Store, key: str, now: float) -> list[records.Audit]:
-    """Return the entries of the key's request that still count, oldest first."""
+    """Return the entries of the key's request that still count, oldest first. One of the future
+    counts too: the clock of its console was ahead, and the request must not act again."""
     names = [name for name in store.children(paths.audits()) if name.endswith(f"-{key}")]
     found = store.read_each([paths.audit(name) for name in names])
     kept = [entry.value for entry in found if isinstance(entry, Versioned)]
     return [
-        entry
-        for entry in kept
-        if entry.request is not None and now - KEPT_SECONDS <= entry.time <= now + CLOCKS_SECONDS
+        entry for entry in kept if entry.request is not None and now - KEPT_SECONDS <= entry.time
     ]
 
 
