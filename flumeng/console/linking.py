@@ -149,7 +149,7 @@ def _templates() -> tuple[tuple[Action, tuple[str, ...], tuple[str, ...]], ...]:
     """Return each action with the fixed words of its command line and those with names."""
     found = []
     for action in ACTIONS.values():
-        words = action.command_words[1:]
+        words = action.command_words.split()
         fixed = next((at for at, word in enumerate(words) if "{" in word), len(words))
         found.append((action, tuple(words[:fixed]), tuple(words[fixed:])))
     return tuple(sorted(found, key=lambda each: -len(each[1])))
