@@ -124,7 +124,7 @@ def _console(
 ) -> Console:
     """Return a console with what other rooms lend it."""
     from flumeng.agent.dryrun.trials import ProcessTrials  # noqa: PLC0415  loads pyarrow
-    from flumeng.connectors.dead_letters.console import ConsoleConnectors  # noqa: PLC0415  loads pyarrow
+    from flumeng.connectors.dead_letters.console import ConsoleConnectors  # noqa: PLC0415  loads connectors
     from flumeng.console.console import Console  # noqa: PLC0415  loads the server
     from flumeng.console.prometheus import Prometheus  # noqa: PLC0415  loads the server
 

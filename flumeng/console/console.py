@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from flumeng.console.asking import Asking
 from flumeng.console.lag_history import LagHistory
+from flumeng.console.node_connections import NodeConnections
 from flumeng.console.pictures import Pictures
 from flumeng.console.prometheus import Prometheus
 from flumeng.console.shared_answers import SharedAnswers
@@ -94,6 +95,12 @@ class Connectors(Protocol):
         and the deletion, which may be repeated."""
 
 
+def _asking() -> Asking:
+    """Return questions to nodes that share connections."""
+    nodes = NodeConnections(time.monotonic)
+    return Asking(accounts=nodes.accounts, counters=nodes.counters)
+
+
 @dataclass(frozen=True)
 class Console:
     """``clock``: seconds since the epoch; ``monotonic``: seconds. ``hosts``: how command lines name
@@ -101,7 +108,7 @@ class Console:
 
     store: Store
     hosts: str = ""
-    asking: Asking = field(default_factory=Asking)
+    asking: Asking = field(default_factory=_asking)
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     trials: Trials | None = None

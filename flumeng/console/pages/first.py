@@ -68,20 +68,21 @@ def worst_first(flows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def page(request: Request) -> Response:
-    picture = request.app.state.console.pictures.look()
+    return rendering.shared_page(request, "first.html", "", _values)
+
+
+def _values(picture: Picture) -> dict[str, Any]:
     flows = worst_first(picture.status["flows"])
-    return rendering.page(
-        request,
-        "first.html",
-        verdict=verdict(picture),
-        numbers=numbers(picture),
-        zones=zones(picture),
-        flows=flows[:FLOWS_SHOWN],
-        found=len(flows),
-        causes_shown=CAUSES_SHOWN,
-        causes_listed=CAUSES_LISTED,
-        names_shown=NAMES_SHOWN,
-    )
+    return {
+        "verdict": verdict(picture),
+        "numbers": numbers(picture),
+        "zones": zones(picture),
+        "flows": flows[:FLOWS_SHOWN],
+        "found": len(flows),
+        "causes_shown": CAUSES_SHOWN,
+        "causes_listed": CAUSES_LISTED,
+        "names_shown": NAMES_SHOWN,
+    }
 
 
 ROUTES = [Route("/", page)]

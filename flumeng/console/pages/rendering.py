@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from flumeng import __version__
 from flumeng.console.drawing.sparklines import sparkline
 from flumeng.console.linking import linked
+from flumeng.console.pictures import Picture
 from flumeng.control.queries import timestamps
 from flumeng.control.queries.links import amount, span
 
@@ -53,20 +54,43 @@ def page(
 ) -> Response:
     """Return the page. Templates have ``console``, ``viewer``, ``picture``, ``now``, ``values``."""
     console = request.app.state.console
-    html = (
-        _environment()
-        .get_template(template)
-        .render(
-            console=console,
-            viewer=getattr(request.state, "viewer", None),
-            picture=console.pictures.look(),
-            history=console.pictures.history,
-            now=console.clock(),
-            path=request.url.path,
-            **values,
-        )
-    )
+    shown = {
+        "console": console,
+        "viewer": getattr(request.state, "viewer", None),
+        "picture": console.pictures.look(),
+        "history": console.pictures.history,
+        "now": console.clock(),
+        "path": request.url.path,
+        **values,
+    }
+    html = _environment().get_template(template).render(shown)
     return HTMLResponse(_bytes(html), status)
+
+
+def shared_page(
+    request: Request, template: str, key: Hashable, values: Callable[[Picture], dict[str, Any]]
+) -> Response:
+    """Return a page whose content is rendered once for all viewers of a picture. ``values``: of
+    the template, which must show nothing of the viewer. ``key``: on what else they depend."""
+    console = request.app.state.console
+    picture = console.pictures.look()
+
+    def render() -> tuple[Markup, Markup]:
+        found = _environment().get_template(template)
+        context = found.new_context(
+            {
+                "console": console,
+                "picture": picture,
+                "history": console.pictures.history,
+                "now": console.clock(),
+                **values(picture),
+            }
+        )
+        title, main = ("".join(found.blocks[name](context)) for name in ("title", "main"))
+        return Markup(title), Markup(main)
+
+    title, main = console.shared.answer((template, key, picture.number), render)
+    return page(request, "shared.html", picture=picture, title=title, main=main)
 
 
 def bare(template: str, status: HTTPStatus, **values: Any) -> Response:

@@ -16,6 +16,7 @@ from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import begin_maintenance
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.clock import Clock
 from tests.testkit.cluster import add_flow, add_node, new_cluster
 from tests.testkit.large_cluster import fill
 from tests.testkit.store import FakeStore
@@ -90,3 +91,21 @@ def test_a_page_without_a_picture_yet_says_so() -> None:
     console = Console(store)
     client = TestClient(make_app(console, lambda _request: Viewer("ann")))
     assert "no picture of the cluster has been taken yet" in client.get("/").text
+
+
+def test_viewers_of_a_picture_share_its_content_and_see_their_own_names() -> None:
+    clock, names = Clock(), iter(["ann", "bob", "cid"])
+    asking = Asking(accounts=_silent, counters=_silent)
+    console = Console(new_cluster(), asking=asking, clock=clock, monotonic=lambda: 0.0)
+    console.pictures.take()
+    client = TestClient(make_app(console, lambda _request: Viewer(next(names), "viewer")))
+    assert "ann (viewer)" in client.get("/").text
+    clock.sleep(60)
+    page = client.get("/").text
+    assert "For 0 s" in page
+    assert "bob (viewer)" in page
+    assert "ann (viewer)" not in page
+    console.pictures.take()
+    page = client.get("/").text
+    assert 'data-picture="2"' in page
+    assert "For 0 s" not in page
