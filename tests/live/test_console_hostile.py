@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -12,14 +13,19 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
+from starlette.requests import Request
 
 from flumeng.console import app as console_app
 from flumeng.console.console import Console
 from flumeng.console.serving import Server
-from flumeng.console.who.viewers import Viewer
+from flumeng.console.who.members import Members
+from flumeng.console.who.proofs import Bounds, Who
+from flumeng.console.who.sessions import Sessions
+from flumeng.console.who.viewers import Rights, Viewer
 from flumeng.control.commands.operator import Operator
 from tests.testkit.browser import browser, complaints
 from tests.testkit.command_line import NOON
+from tests.testkit.console import KEY
 from tests.testkit.filled_cluster import FilledCluster, filled_cluster
 from tests.testkit.waiting import wait_for
 from tests.unit.console.flow_cluster import FakeLetters, FakeTrials
@@ -135,6 +141,22 @@ def sites() -> FakeSites:
     return FakeSites([site(f"e{EVIL}", **hostile, asked=NOON)], problem=EVIL)
 
 
+class Hostile(Who):
+    """Every viewer's name at the provider is hostile."""
+
+    def viewer(self, request: Request) -> Viewer:
+        return replace(super().viewer(request), name=EVIL, can_leave=True)
+
+
+def gate(console: Console) -> Who:
+    return Hostile(
+        Members(console.store, None, time.time, time.monotonic),
+        Sessions(KEY, time.time),
+        Bounds.usual(time.monotonic),
+        anonymous=Rights("admin"),
+    )
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     filled = filled_cluster(tmp_path)
@@ -145,11 +167,10 @@ def url(tmp_path: Path) -> Iterator[str]:
         asking=filled.console.asking,
         clock=lambda: NOON,
         trials=trials(),
-        dead_letters=letters(),
+        connectors=letters(),
         sites=sites(),
     )
-    viewer = Viewer(EVIL, "admin", "oidc", csrf="proof", can_leave=True)
-    server = Server(console, "127.0.0.1:0", lambda _request: viewer)
+    server = Server(console, "127.0.0.1:0", gate(console))
     server.start()
     wait_for(lambda: console.pictures.latest.number, "no picture", seconds=60)
     yield server.url
@@ -239,7 +260,7 @@ PAGE_SECONDS = 8.0
 def test_pages_load_whatever_was_open_before(tmp_path: Path) -> None:
     """Events of earlier pages and hidden tabs take up none of the browser's connections."""
     filled = filled_cluster(tmp_path)
-    server = Server(filled.console, "127.0.0.1:0", lambda _request: Viewer("ann"))
+    server = Server(filled.console, "127.0.0.1:0", gate(filled.console))
     server.start()
     with browser() as window:
         window.set_page_load_timeout(PAGE_SECONDS * 4)
