@@ -128,22 +128,22 @@ def _read_body(request: Request, body: bytes) -> dict[str, Any]:
 
 
 def _precondition(action: Action, request: Request) -> int | None:
-    """Return the revision of ``If-Match``; 0 for ``If-None-Match: *``. Raises HeaderError."""
+    """Return the revision of ``If-Match``; 0 for ``If-None-Match: *``. Raises HeaderError, and
+    UserError for both."""
     wanted = request.headers.get("if-match")
-    if (absent := request.headers.get("if-none-match")) is not None:
-        if absent != "*":
-            raise HeaderError(f"If-None-Match of a change is *, not {absent}")
-        if wanted is not None:
-            raise HeaderError("If-Match and If-None-Match exclude each other")
-        wanted = etag(0)
-    if wanted is None:
-        return None
-    match = REVISION_TAG.fullmatch(wanted.strip())
-    if match is None:
+    match = REVISION_TAG.fullmatch(wanted.strip()) if wanted is not None else None
+    if wanted is not None and match is None:
         raise HeaderError(f'If-Match is the revision of a flow, such as "7", not {wanted}')
-    if "flow" not in action.names:
+    absent = request.headers.get("if-none-match")
+    if absent not in (None, "*"):
+        raise HeaderError(f"If-None-Match of a change is *, not {absent}")
+    if match is not None and absent is not None:
+        raise UserError("If-Match and If-None-Match exclude each other")
+    if (match or absent) and "flow" not in action.names:
         raise HeaderError("If-Match goes with changes of a flow")
-    return int(match[1])
+    if absent is not None:
+        return 0
+    return int(match[1]) if match is not None else None
 
 
 def _is_dry_run(request: Request) -> bool:

@@ -68,7 +68,7 @@ def worst_first(flows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def page(request: Request) -> Response:
-    return rendering.shared_page(request, "first.html", "", _values)
+    return rendering.shared_page(request, "first.html", _values)
 
 
 def _values(picture: Picture) -> dict[str, Any]:

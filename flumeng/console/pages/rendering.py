@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -68,18 +69,21 @@ def page(
 
 
 def shared_page(
-    request: Request, template: str, key: Hashable, values: Callable[[Picture], dict[str, Any]]
+    request: Request, template: str, values: Callable[[Picture], dict[str, Any]]
 ) -> Response:
-    """Return a page whose content is rendered once for all viewers of a picture. ``values``: of
-    the template, which must show nothing of the viewer. ``key``: on what else they depend."""
+    """Return a page whose content is rendered once for all viewers of a picture with equal rights.
+    ``values``: of the template, whose ``viewer`` has the rights alone."""
     console = request.app.state.console
     picture = console.pictures.look()
+    viewer = getattr(request.state, "viewer", None)
+    rights = replace(viewer, name="", proof="loopback", csrf="") if viewer is not None else None
 
     def render() -> tuple[Markup, Markup]:
         found = _environment().get_template(template)
         context = found.new_context(
             {
                 "console": console,
+                "viewer": rights,
                 "picture": picture,
                 "history": console.pictures.history,
                 "now": console.clock(),
@@ -89,7 +93,7 @@ def shared_page(
         title, main = ("".join(found.blocks[name](context)) for name in ("title", "main"))
         return Markup(title), Markup(main)
 
-    title, main = console.shared.answer((template, key, picture.number), render)
+    title, main = console.shared.answer((template, rights, picture.number), render)
     return page(request, "shared.html", picture=picture, title=title, main=main)
 
 
