@@ -132,7 +132,7 @@ def _width(file: Path) -> int:
 
 
 def test_a_sink_that_is_away(hosts: Hosts, url: str, window: WebDriver, tmp_path: Path) -> None:
-    target = Receiver(tmp_path / "received", free_port())
+    target = Receiver(hosts.folder / "received", free_port())  # it is used by later tests, too
     hosts.apply(
         f"""
 flow: orders

@@ -398,7 +398,7 @@ def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: F
     )
     store.write(paths.cursor("web", "notebook"), None, ABSENT)
     (cause,) = told(a=account(1000))
-    assert "keeps 1000 events that the reader notebook has not read" in cause.what
+    assert "keeps 1,000 events that the reader notebook has not read" in cause.what
     assert cause.advice.endswith("`flumeng cursor end web notebook`")
     store.remove(paths.cursor("web", "notebook"), ANY)
     acked(store, "web", A, 100)

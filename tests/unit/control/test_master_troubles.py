@@ -153,7 +153,7 @@ def test_tick_raises_nothing_for_any_failure(store: FakeStore) -> None:
     clock = Clock()
     master = Master(store, "my master", clock)
     for _ in range(8):
-        assert master.tick().startswith("cannot plan: ValueError")
+        assert master.tick().startswith("cannot plan: ZnodeNameError")
         clock.now += 2
 
 
