@@ -23,7 +23,8 @@ from flumeng.console.who.proofs import Bounds, Who
 from flumeng.console.who.sessions import Sessions
 from flumeng.console.who.viewers import Rights, Viewer
 from flumeng.control.commands.operator import Operator
-from tests.testkit.browser import browser, complaints
+from flumeng.control.commands.settings import begin_maintenance
+from tests.testkit.browser import browser, complaints, overflows
 from tests.testkit.command_line import NOON
 from tests.testkit.console import KEY
 from tests.testkit.filled_cluster import FilledCluster, filled_cluster
@@ -274,4 +275,19 @@ def test_pages_load_whatever_was_open_before(tmp_path: Path) -> None:
             began = time.monotonic()
             window.get(f"{server.url}nodes")
             assert time.monotonic() - began < PAGE_SECONDS, f"tab {number}"
+    server.stop()
+
+
+def test_words_without_an_end_do_not_widen_a_page(tmp_path: Path) -> None:
+    filled = filled_cluster(tmp_path)
+    word = "w" * 300
+    begin_maintenance(Operator(filled.store, word, word, NOON))
+    server = Server(filled.console, "127.0.0.1:0", gate(filled.console))
+    server.start()
+    wait_for(lambda: filled.console.pictures.latest.audit, "no picture", seconds=60)
+    with browser(width=500) as window:
+        for page in ("", "audit", "settings", "flows", "nodes"):
+            window.get(f"{server.url}{page}")
+            assert word in window.page_source or page in ("flows", "nodes")
+            assert not overflows(window), page
     server.stop()
