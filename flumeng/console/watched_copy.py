@@ -26,8 +26,6 @@ MOST_CHANGES = 10_000
 """A query that began more changes ago adds nothing to the copy."""
 TOPS: tuple[Path, ...] = (paths.schema(), *WATCHED)
 PREFIXES = tuple(f"{top}/" for top in TOPS)
-FOLDERS = frozenset(str(top) for top in TOPS if top.row.record is None)
-"""An event that names one of these comes after a lost connection: all may have changed."""
 
 
 class Cache(ReadCache):
@@ -118,8 +116,7 @@ class WatchedCopy:
             except Empty:
                 return
             self._change += 1
-            if not path or path in FOLDERS:
-                path = ""
+            if not path:  # the session: all may have changed
                 if self._watched.znodes:
                     self._before = self._watched
                 self._watched = ReadCache(self._store)

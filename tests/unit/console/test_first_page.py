@@ -15,12 +15,14 @@ from flumeng.console.pages.first import FLOWS_SHOWN
 from flumeng.console.who.viewers import Viewer
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import begin_maintenance
+from flumeng.control.zookeeper import ANY
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.clock import Clock
 from tests.testkit.cluster import add_flow, add_node, new_cluster
 from tests.testkit.large_cluster import fill
 from tests.testkit.store import FakeStore
 from zkschema import paths
+from zkschema.records import Flow
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
 
@@ -109,3 +111,21 @@ def test_viewers_of_a_picture_share_its_content_and_see_their_own_names() -> Non
     page = client.get("/").text
     assert 'data-picture="2"' in page
     assert "For 0 s" not in page
+
+
+def test_viewers_share_a_page_only_with_equal_rights() -> None:
+    store = new_cluster()
+    add_flow(store, "web")
+    store.write(paths.flow("web"), Flow(revision=1, state="suspended"), ANY)
+    console = Console(store, asking=Asking(accounts=_silent, counters=_silent))
+    console.pictures.take()
+    app = make_app(
+        console,
+        lambda request: Viewer(
+            request.headers["name"], "operator" if request.headers["name"] == "ann" else "viewer"
+        ),
+    )
+    pages = {name: TestClient(app).get("/", headers={"name": name}).text for name in ("ann", "bob")}
+    assert "/do/flow-resume" in pages["ann"]
+    assert "/do/" not in pages["bob"]
+    assert "ann (operator)" not in pages["bob"]
