@@ -29,8 +29,8 @@ PREFIXES = tuple(f"{top}/" for top in TOPS)
 
 
 class Cache(ReadCache):
-    """What one query reads. Begins with the copy; ``change`` is the number of the copy's last
-    change then. ``unreadable``: only of what this query reads."""
+    """The records that one query has read, beginning with those of the copy. ``change``: the number
+    of the copy's last change at that time. ``unreadable``: only of what this query reads."""
 
     def __init__(self, store: Store, change: int) -> None:
         super().__init__(store)

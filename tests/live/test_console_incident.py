@@ -26,7 +26,7 @@ from tests.testkit.browser import barriers, browser, complaints, overflows, pict
 from tests.testkit.waiting import wait_for
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-"""Where the screenshots of the docs are. With FLUMENG_IMAGES=1 these tests make them anew."""
+"""The screenshots in the docs. With FLUMENG_IMAGES=1 these tests write them."""
 UNIT = "flumeng-console"
 LINKS = "return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))"
 FOCUS = """

@@ -1,4 +1,4 @@
-"""Who asks the console: real TLS with certificates, a real OpenID provider, and floods."""
+"""Authentication at the console, with real TLS, certificates and OpenID provider; and floods."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from flumeng.console.connections import Connections, ConsoleProtocol
 from flumeng.console.console import Console
 from flumeng.console.serving import Server
 from flumeng.console.who.start import Options, prepare
+from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
-from flumeng.control.zookeeper import tree
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.security.roles import DIRECTORY
@@ -39,6 +40,8 @@ from tests.testkit.daemons import start_logged
 from tests.testkit.servers import oidc
 from tests.testkit.store import RealZooKeeper
 from tests.testkit.waiting import wait_for
+from zkschema import paths
+from zkschema.records import Node
 
 STATUS = "/api/v1/status"
 Start = Callable[..., str]
@@ -123,6 +126,41 @@ def test_certificates_over_tls(
     stranger = strangers.folder("admin", name="mallory")
     with client_with(certificates, stranger, "admin") as client, pytest.raises(httpx2.HTTPError):
         client.get(url + STATUS)
+
+
+EVERY_PAGE = (
+    *("/", "/flows", "/flows/web", "/flows/web/partitions", "/flows/web/events"),
+    *("/flows/web/revisions", "/nodes", "/nodes/n1", "/queues", "/journals", "/cursors"),
+    *("/audit", "/settings", "/search?q=nothing", "/api"),
+    *("/api/v1/flows/web/lag", "/api/v1/flows/web/history", "/api/v1/nodes/n1", "/api/v1/acks"),
+    *("/api/v1/tasks", "/api/v1/journals", "/api/v1/cursors", "/api/v1/schema", "/api/v1/audit"),
+)
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+def test_access_lists_let_the_console_read_all_and_change_by_its_role(
+    secured: tuple[str, Callable[..., None]], certificates: Certificates, start: Start, role: str
+) -> None:
+    hosts, secure = secured
+    with closing(connect(hosts, session_seconds=4, wait_seconds=10, roles=["admin"])) as admin:
+        apply_flow(
+            Operator(admin, "root", "", 1.0), "flow: web\nsources: [generate]\nsinks: [noop]"
+        )
+        admin.write(paths.node("n1"), Node(uuid="n1", roles=("ingest",)), ABSENT)
+    secure(admit=["operator:al", "operator:console-operator"])
+    url = start("--tls", identity=certificates.folder(role, name=f"console-{role}"), hosts=hosts)  # type: ignore[arg-type]
+    operator = certificates.folder("operator", name="al")
+    with client_with(certificates, operator, "operator") as client:
+        wait_for(lambda: "n1" in client.get(f"{url}/").text, "no picture")
+        answers = {page: client.get(f"{url}{page}").status_code for page in EVERY_PAGE}
+        assert set(answers.values()) == {200}, answers
+        paused = client.post(
+            f"{url}/api/v1/flows/web/pause", json={"reason": "disk"}, headers={"Origin": url}
+        )
+        assert paused.status_code == (200 if role == "operator" else 403), paused.text
+        assert "own certificate" in paused.text or role == "operator"
+        audit = client.get(f"{url}/api/v1/audit").json()
+        assert (audit[-1]["who"] == "operator al") == (role == "operator")
 
 
 @pytest.fixture

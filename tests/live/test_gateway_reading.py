@@ -1,4 +1,4 @@
-"""What a reader gets through the gateways of another site, and at which rate."""
+"""Reading a flow through the gateways of another site: its events, and the limits of rates."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ INSTALL = "apt-get install -y chromium chromium-driver"
 def browser(
     *, width: int = WIDE, scripts: bool = True, dark: bool = False
 ) -> Iterator[webdriver.Chrome]:
-    """Yield a browser window. Whoever runs the tests has to have it: see INSTALL."""
+    """Yield a browser window. Fails with the command in INSTALL where there is no browser."""
     driver = shutil.which("chromedriver")
     assert driver is not None, f"no chromedriver here: {INSTALL}"
     options = webdriver.ChromeOptions()

@@ -24,6 +24,8 @@ def require_all(viewer: Viewer, transactions: Iterable[Transaction]) -> None:
 
 
 def _may(viewer: Viewer, write: Write) -> bool:
+    if "viewer" in (viewer.role, viewer.console.role):
+        return False
     if viewer.role == "admin":
         return True
     names = dict(
@@ -44,8 +46,6 @@ def _may(viewer: Viewer, write: Write) -> bool:
 
 def _is_among(viewer: Viewer, roles: str, names: dict[str, str]) -> bool:
     """Whether one of the roles of ``Access`` is the viewer's; ``names``: those in the path."""
-    if viewer.role == "viewer":
-        return False
     has = set(roles.split())
     if viewer.flows is None:
         return bool(has & {"operator", "any-operator", "own-operator"})

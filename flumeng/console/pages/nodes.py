@@ -90,8 +90,8 @@ def one(request: Request) -> Response:
 
 @dataclass(frozen=True)
 class Facts:
-    """What ZooKeeper has of a node. ``live``: None without a readable record. ``left``: None for a
-    node that may get work. ``log``: the error while ZooKeeper is away."""
+    """The records of a node in ZooKeeper. ``live``: None without a readable record. ``left``: None
+    for a node that may get work. ``log``: the error while ZooKeeper is away."""
 
     row: NodeRow
     live: LiveNode | None

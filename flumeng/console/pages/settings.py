@@ -84,7 +84,7 @@ def own_certificates() -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What ZooKeeper has of the cluster; None and no ``rows`` where a record cannot be read."""
+    """The records of the cluster in ZooKeeper. An unreadable one is None, or an empty ``rows``."""
 
     cluster: Cluster | None
     schema: Schema | None

@@ -91,8 +91,7 @@ class Who:
         session: Session = request.state.session
         viewer = self._proven(request, session)
         console = self.members.console_rights
-        role = "viewer" if console.role == "viewer" else viewer.role
-        return replace(viewer, role=role, console=console, csrf=self.sessions.csrf(session))
+        return replace(viewer, console=console, csrf=self.sessions.csrf(session))
 
     def _proven(self, request: Request, session: Session) -> Viewer:
         authorization = request.headers.get("authorization")

@@ -79,7 +79,7 @@ def test_work_of_processes_below_counts_and_that_of_frozen_ones_stands_still() -
 
 
 def test_node_ends_no_collector_that_reports_its_slow_start() -> None:
-    """One that reports nothing for its limit is ended as before."""
+    """A collector that reports nothing within its limit is killed."""
     clock = Clock()
     machine = Machine(("collect",), clock, limits=Limits(start_seconds=120.0))
     task = AssignedTask(

@@ -201,5 +201,5 @@ class Cluster:
 
 
 def text_of(page: str) -> str:
-    """What a reader sees of a page: no tags, entities as letters, one space between words."""
+    """Return the visible text of a page, with one space between words."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())

@@ -136,7 +136,9 @@ def test_a_picture_is_an_event_with_the_verdict_and_what_changed(cluster: Filled
     run(cluster.console, test)
 
 
-def test_who_returns_with_the_last_id_gets_all_changes_since(cluster: FilledCluster) -> None:
+def test_a_client_that_reconnects_gets_all_changes_since_its_last_event_id(
+    cluster: FilledCluster,
+) -> None:
     async def test(stream: Stream) -> None:
         stays = stream.listen()
         for number, flow in enumerate(("copy", "web"), 2):

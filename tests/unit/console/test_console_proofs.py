@@ -167,8 +167,10 @@ def test_console_that_may_only_read_lets_nobody_change(
     own = Identity(CLUSTER, role, "console")
     asked.who = replace(asked.who, members=Members(store, own, asked.times, asked.times))
     client = asked.client(certificate=der(certificates, "admin", "root"))
-    assert client.get(PROBE).json()["role"] == "viewer"
-    assert client.post(PROBE, json={}).status_code == 403
+    assert client.get(PROBE).json()["role"] == "admin"
+    refused = client.post(PROBE, json={})
+    assert refused.status_code == 403
+    assert "the console's own certificate does not allow it" in refused.text
     assert "the console's own certificate may only read" in client.get("/").text
 
 
